@@ -63,9 +63,9 @@ def test_every_package_has_a_row_on_the_architecture_page() -> None:
     ],
 )
 def test_format_name_is_defined_in_one_module_only(literal: str, home: str) -> None:
-    found = [
+    result = [
         path.relative_to(PACKAGE).as_posix()
         for path in PACKAGE.rglob("*.py")
         if f'"{literal}"' in path.read_text(encoding="utf-8")
     ]
-    assert found == [home]
+    assert result == [home]

@@ -79,8 +79,8 @@ def lookup(data: Path, output: Path) -> None:
     queries = output.with_suffix(".csv")
     queries.write_text("topic,partition,offset\npayments,0,1\n")
     asked = ("--queries", queries, "--by", "offset", "--resolve", "record")
-    done = run_here("lookup", "--input", data, *asked, "--output", output, "--threads", 1)
-    assert done.returncode == 0, done.stderr
+    result = run_here("lookup", "--input", data, *asked, "--output", output, "--threads", 1)
+    assert result.returncode == 0, result.stderr
 
 
 def export(data: Path, output: Path) -> None:
@@ -107,9 +107,9 @@ WALKS = {
 def steps_of(title: str) -> list[str]:
     """Return the functions that a section of the page names, step by step."""
     section = PAGE.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    found = STEP.findall(section)
-    assert [int(number) for number, _ in found] == list(range(1, len(found) + 1))
-    return [name for _, name in found]
+    result = STEP.findall(section)
+    assert [int(number) for number, _ in result] == list(range(1, len(result) + 1))
+    return [name for _, name in result]
 
 
 @pytest.mark.parametrize(("title", "run"), WALKS.items(), ids=WALKS)

@@ -114,8 +114,8 @@ def called(name: str) -> Callable[..., Any]:
         return lambda **given: kafka_index.write_record_batch(
             [Record(0, b"k", b"v")], fields=kafka_index.BatchFields(**given)
         )
-    found: Callable[..., Any] = attrgetter(name)(kafka_index)
-    return found
+    result: Callable[..., Any] = attrgetter(name)(kafka_index)
+    return result
 
 
 def signature_of(name: str) -> inspect.Signature:
@@ -249,10 +249,10 @@ def faults_of(name: str, function: str, given: dict[str, Any], *, is_right: bool
     """Yield the faults of the outcome of a call, whose argument is of a right type or is not."""
     value = repr(given[name])[:80]
     try:
-        found = called(function)(**given)
-        repr(found)
-        if hasattr(found, "__iter__") and not isinstance(found, bytes):
-            list(found)
+        result = called(function)(**given)
+        repr(result)
+        if hasattr(result, "__iter__") and not isinstance(result, bytes):
+            list(result)
     except KafkaIndexError as error:
         text = str(error)
         if len(text) > MAX_MESSAGE or "\n" in text:

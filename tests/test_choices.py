@@ -121,13 +121,13 @@ def _result(call: Call, folder: Path, choice: object) -> object:
 def test_choice_is_a_member_or_its_value(place: str, tmp_path: Path) -> None:
     kind, call = PLACES[place]
     for number, member in enumerate(kind):
-        found = []
+        result = []
         for name, choice in (("member", member), ("value", member.value)):
             folder = tmp_path / f"{number}-{name}"
             folder.mkdir()
-            found.append(_result(call, folder, choice))
-        assert found[0] == found[1]
-        assert "not one of the choices" not in str(found[0])
+            result.append(_result(call, folder, choice))
+        assert result[0] == result[1]
+        assert "not one of the choices" not in str(result[0])
 
 
 @pytest.mark.parametrize("wrong", ["nonsense", "", None, 1, True, b"record", Other.RECORD, ["x"]])

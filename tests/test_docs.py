@@ -76,7 +76,7 @@ def test_documented_versions_equal_those_of_the_package_metadata() -> None:
     accepted = [project["requires-python"], *project["dependencies"]]
     ranges = re.findall(r"`([a-z]*>=[^`]*)`", page)
     assert ranges
-    assert [each for each in ranges if each not in accepted] == []
+    assert [range_ for range_ in ranges if range_ not in accepted] == []
 
 
 def test_every_dependency_has_its_use_and_size_on_the_page_of_installation() -> None:

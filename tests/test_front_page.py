@@ -86,7 +86,9 @@ def test_figures_of_the_front_page_appear_on_the_linked_pages() -> None:
         known = " ".join((ROOT / name).read_text(encoding="utf-8") for name, _ in LINK.findall(row))
         figures = re.findall(r"\d[\d.,]*\d|\d", LINK.sub("", row))
         assert len(figures) >= 2
-        missing = [each for each in figures if not re.search(rf"\b{re.escape(each)}\b", known)]
+        missing = [
+            figure for figure in figures if not re.search(rf"\b{re.escape(figure)}\b", known)
+        ]
         assert missing == [], row
 
 

@@ -93,8 +93,8 @@ def test_build_indexes_rejects_output_next_to_remote_logs() -> None:
 
 
 def test_verify_accepts_a_single_path() -> None:
-    found = kafka_index.verify(DUMP / PARTITION, config=LogConfig.load(SETTINGS), threads=1)
-    assert [one.partition for one in found.partitions] == [0]
+    result = kafka_index.verify(DUMP / PARTITION, config=LogConfig.load(SETTINGS), threads=1)
+    assert [partition.partition for partition in result.partitions] == [0]
 
 
 def test_lookups_answer_tables_of_queries_as_the_partition_does(data: Path) -> None:
@@ -135,8 +135,8 @@ def test_import_records_writes_the_files_of_the_command(tmp_path: Path) -> None:
     given: list[str | Path] = ["--input", tmp_path / "lake", "--output", tmp_path / "expected"]
     settings = ["--property", "segment.bytes=20000", "--property", "compression.type=lz4"]
     ids = {"payments": "AAAAAAAAAAAAAAAAAAAAAQ"}
-    done = run_here("import", *given, *settings, "--topic-id", f"payments={ids['payments']}")
-    assert done.returncode == 0, done.stderr
+    result = run_here("import", *given, *settings, "--topic-id", f"payments={ids['payments']}")
+    assert result.returncode == 0, result.stderr
     imported = kafka_index.import_records(
         [tables.output],
         tmp_path / "logs",
@@ -235,8 +235,8 @@ def test_rewrite_dump_writes_the_files_of_the_command(data: Path, tmp_path: Path
         where,
     ]
     report = tmp_path / "report.parquet"
-    done = run_here("rewrite", *given, "--report", report)
-    assert done.returncode == 0, done.stderr
+    result = run_here("rewrite", *given, "--report", report)
+    assert result.returncode == 0, result.stderr
     clean = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where=where, threads=2)
     assert written_files(tmp_path / "clean") == written_files(tmp_path / "expected")
     assert clean.to_arrow() == pq.read_table(report)
@@ -261,18 +261,18 @@ def test_drop_keys_accepts_a_file_strings_or_bytes(tmp_path: Path) -> None:
         tuple(f"hex:{key.hex()}" for key in keys),
         {key.decode() for key in keys},
     ]
-    found = [kafka_index.rewrite_dump(paths, dry_run=True, drop_keys=form) for form in forms]
-    dropped = [each.counts["records_dropped"] for each in found]
+    result = [kafka_index.rewrite_dump(paths, dry_run=True, drop_keys=form) for form in forms]
+    dropped = [each.counts["records_dropped"] for each in result]
     assert dropped[0] >= len(keys)
     assert len(set(dropped)) == 1
 
 
 def test_dry_run_reports_rejected_partitions(data: Path) -> None:
-    found = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0")
-    assert found.refusal is not None
-    assert "no record matches" in found.refusal
-    assert found.ok
-    assert [row.status for row in found.partitions] == [kafka_index.RewriteStatus.MATCHED]
+    result = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0")
+    assert result.refusal is not None
+    assert "no record matches" in result.refusal
+    assert result.ok
+    assert [row.status for row in result.partitions] == [kafka_index.RewriteStatus.MATCHED]
     meant = kafka_index.rewrite_dump(data, dry_run=True, drop_where="offset < 0", overwrite=True)
     assert meant.refusal is None
 
@@ -338,6 +338,6 @@ def test_help_lists_all_names_in_two_screens() -> None:
 
 @pytest.mark.parametrize("name", PUBLIC_NAMES)
 def test_every_public_name_can_be_imported_and_has_help_of_its_own(name: str) -> None:
-    found = getattr(kafka_index, name)
-    assert found.__name__ == name
-    assert len(pydoc.plain(pydoc.render_doc(found)).splitlines()) > MIN_HELP_LINES
+    result = getattr(kafka_index, name)
+    assert result.__name__ == name
+    assert len(pydoc.plain(pydoc.render_doc(result)).splitlines()) > MIN_HELP_LINES

@@ -136,7 +136,7 @@ def test_integers_with_nulls_stay_integers_in_pandas(intact_dump: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [each for each in CALLS if each not in ("import", "metadata", "predict")]
+    "name", [call for call in CALLS if call not in ("import", "metadata", "predict")]
 )
 def test_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Path) -> None:
     dump = copy_dump(tmp_path / "dump")
@@ -156,9 +156,9 @@ def test_result_without_an_entry_of_the_input_is_not_ok(name: str, tmp_path: Pat
 def test_metadata_without_a_partition_of_the_input_is_not_ok(tmp_path: Path) -> None:
     dump = Path(shutil.copytree(DUMP, tmp_path / "dump"))
     (dump / "__consumer_offsets-7").symlink_to(tmp_path / "gone")
-    found = kafka_index.read_metadata(dump, "groups")
-    assert not found.ok
-    assert "__consumer_offsets-7" in found.unread[0]
+    metadata = kafka_index.read_metadata(dump, "groups")
+    assert not metadata.ok
+    assert "__consumer_offsets-7" in metadata.unread[0]
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -189,9 +189,9 @@ def test_verify_outcome_equals_that_of_the_command(damaged: Path) -> None:
     ids=["path", "text", "settings", "mapping"],
 )
 def test_config_argument_accepts_a_path_mapping_or_settings(config: Any) -> None:
-    found = kafka_index.verify(DUMP, topics="payments", config=config)
-    assert found.ok
-    rows = found.to_arrow().to_pylist()
+    result = kafka_index.verify(DUMP, topics="payments", config=config)
+    assert result.ok
+    rows = result.to_arrow().to_pylist()
     written = [row["class"] for row in rows if row["kind"] == "index"]
     assert written
     assert ("identical" in written) is (config != {"log.index.interval.bytes": 512})
@@ -199,8 +199,8 @@ def test_config_argument_accepts_a_path_mapping_or_settings(config: Any) -> None
 
 @pytest.mark.parametrize("topics", ["payments|app-logs", ["payments", "app-logs"]])
 def test_topics_argument_accepts_a_pattern_or_names(topics: Any) -> None:
-    found = kafka_index.verify(DUMP, topics=topics).partitions
-    assert {one.topic for one in found} == {"payments", "app-logs"}
+    result = kafka_index.verify(DUMP, topics=topics).partitions
+    assert {one.topic for one in result} == {"payments", "app-logs"}
 
 
 def test_topic_name_in_a_list_is_not_a_regular_expression() -> None:
@@ -212,9 +212,9 @@ def test_topic_name_in_a_list_is_not_a_regular_expression() -> None:
     "now", [datetime(2030, 1, 1, tzinfo=UTC), date(2030, 1, 1), "2030-01-01", 1_893_456_000_000]
 )
 def test_time_arguments_are_equal_in_every_type(now: Any) -> None:
-    found = kafka_index.verify(DUMP, topics="payments", now=now)
+    result = kafka_index.verify(DUMP, topics="payments", now=now)
     expected = kafka_index.verify(DUMP, topics="payments", now="ms:1893456000000")
-    assert found.to_arrow() == expected.to_arrow()
+    assert result.to_arrow() == expected.to_arrow()
 
 
 def test_read_records_accepts_a_folder_of_remote_segments(tmp_path: Path) -> None:
@@ -271,9 +271,9 @@ def test_invalid_argument_value_of_valid_type_is_an_error(wrong: dict[str, Any])
     ids=["table", "batch", "reader", "polars", "pandas", "duckdb", "dicts"],
 )
 def test_queries_are_accepted_from_arrow_and_rows(queries: Any, intact_dump: Path) -> None:
-    found = kafka_index.lookup_offsets(intact_dump, queries).to_arrow()
-    assert found["status"].to_pylist() == ["found"]
-    assert found["offset"].to_pylist() == [3]
+    result = kafka_index.lookup_offsets(intact_dump, queries).to_arrow()
+    assert result["status"].to_pylist() == ["found"]
+    assert result["offset"].to_pylist() == [3]
 
 
 TIMES_ASKED = [
@@ -291,15 +291,17 @@ def test_query_times_are_accepted_in_every_type(
     time: Any, frame: Callable[[Any], Any], intact_dump: Path
 ) -> None:
     queries = [{"topic": "payments", "partition": 0, "timestamp": time}] * 2
-    found = kafka_index.lookup_timestamps(intact_dump, frame(queries)).to_arrow()
-    assert found["found_offset"].to_pylist() == [942, 942]
+    result = kafka_index.lookup_timestamps(intact_dump, frame(queries)).to_arrow()
+    assert result["found_offset"].to_pylist() == [942, 942]
 
 
 def test_query_times_accept_relative_and_null_but_not_invalid_values(intact_dump: Path) -> None:
     def statuses(*times: str | None) -> list[str]:
         queries = [{"topic": "payments", "partition": 0, "timestamp": time} for time in times]
-        found = kafka_index.lookup_timestamps(intact_dump, queries).to_arrow()["status"].to_pylist()
-        return list(found)
+        result = (
+            kafka_index.lookup_timestamps(intact_dump, queries).to_arrow()["status"].to_pylist()
+        )
+        return list(result)
 
     assert statuses("2020-01-01", None, "-90000d") == ["found", "invalid_query", "invalid_query"]
     with pytest.raises(KafkaIndexError, match="queries: timestamp: 'soon' is neither"):

@@ -27,9 +27,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(command: str, *arguments: Argument) -> str:
-    done = run_here(command, *arguments)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    result = run_here(command, *arguments)
+    assert result.returncode == 0, result.stdout + result.stderr
+    return result.stdout
 
 
 def test_build_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> None:
@@ -40,11 +40,11 @@ def test_build_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> Non
 @pytest.mark.usefixtures("quick_java")
 def test_build_on_spark_writes_the_files_of_the_broker(data: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.html"
-    done = kafka_index(
+    result = kafka_index(
         *("build", "--input", data, "--output", tmp_path / "out", "--config", SETTINGS),
         *("--report", report, "--engine", "spark", "--master", "local[1]"),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert index_files(tmp_path / "out") == index_files(data)
     segments = len(list((data / PARTITION).glob("*.log")))
     verdict = f'<h1 id="verdict">{segments} segments built; files in {tmp_path / "out"}</h1>'
@@ -78,14 +78,14 @@ def test_export_find_and_import_agree_on_the_records(data: Path, tmp_path: Path)
     exported, imported = tmp_path / "exported", tmp_path / "imported"
     run("export", "--input", data, "--output", exported)
     run("import", "--input", exported, "--output", imported)
-    found = [
+    result = [
         [(row["offset"], row["key"], row["value"]) for row in map(json.loads, lines.splitlines())]
         for lines in (
             run("find", "--input", where, "--key-regex", ".", "--json")
             for where in (data, imported)
         )
     ]
-    assert found[0] == found[1] != []
+    assert result[0] == result[1] != []
 
 
 def test_cat_prints_the_last_record(data: Path) -> None:

@@ -19,9 +19,9 @@ PINS = dict(re.findall(r"^([\w-]+)==(\S+)$", LINES, re.MULTILINE))
 
 @pytest.mark.parametrize("requirement", PROJECT["dependencies"])
 def test_lowest_version_of_a_dependency_is_pinned(requirement: str) -> None:
-    found = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement)
-    assert found is not None
-    name, lowest = found.groups()
+    result = re.fullmatch(r"([\w-]+)>=([\d.]+)(?:,<[\d.]+)?", requirement)
+    assert result is not None
+    name, lowest = result.groups()
     assert f"{PINS[name]}.".startswith(f"{lowest}.")
 
 

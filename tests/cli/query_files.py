@@ -59,7 +59,7 @@ def answer_columns(rows: Iterable[Mapping[str, Any]]) -> list[tuple[Any, ...]]:
 
 def ask(*arguments: Argument, logs: Path = DUMP) -> dict[str, Any]:
     """Ask a single query; return its answer as JSON has it."""
-    done = lookup("--logs", logs, *arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, Any] = json.loads(done.stdout)
+    result = lookup("--logs", logs, *arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, Any] = json.loads(result.stdout)
     return answer

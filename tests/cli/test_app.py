@@ -42,10 +42,10 @@ sys.exit(main(["--version"]))
 
 def commands_of(name: str, *, as_job: bool = False) -> dict[tuple[str, ...], click.Command]:
     """Return a command, or the commands of a group, by their words."""
-    found = load_command(name, as_job=as_job)
-    if isinstance(found, click.Group):
-        return {(name, word): each for word, each in found.commands.items()}
-    return {(name,): found}
+    result = load_command(name, as_job=as_job)
+    if isinstance(result, click.Group):
+        return {(name, word): each for word, each in result.commands.items()}
+    return {(name,): result}
 
 
 COMMAND_LINES = {words: each for name in COMMANDS for words, each in commands_of(name).items()}
@@ -60,9 +60,9 @@ COMMAND_LINES = {words: each for name in COMMANDS for words, each in commands_of
     ids=lambda command: command.name,
 )
 def test_every_option_is_in_a_group_of_the_help(command: click.Command) -> None:
-    options = [each for each in command.params if isinstance(each, click.Option)]
+    options = [param for param in command.params if isinstance(param, click.Option)]
     assert options
-    assert [each.name for each in options if not isinstance(each, Option)] == []
+    assert [option.name for option in options if not isinstance(option, Option)] == []
 
 
 @pytest.mark.parametrize("words", COMMAND_LINES, ids=" ".join)
@@ -86,8 +86,8 @@ def test_help_of_a_command_has_all_options_by_group_and_ends_with_its_page(
 
 def test_help_texts_start_in_the_same_column() -> None:
     lines = run_here("restore", "--help").stdout.partition("\nInput:\n")[2].splitlines()
-    found = [re.match(r"  (-\w, )?--[\w-]+( \S+)?  +(?=\S)", line) for line in lines]
-    assert len({match.end() for match in found if match is not None}) == 1
+    result = [re.match(r"  (-\w, )?--[\w-]+( \S+)?  +(?=\S)", line) for line in lines]
+    assert len({match.end() for match in result if match is not None}) == 1
 
 
 def test_interrupt_while_python_imports_is_one_line() -> None:
@@ -253,8 +253,8 @@ PAGES = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs")
 
 @pytest.mark.parametrize("name", ["lookup", "lookup-tables"])
 def test_docs_command_prints_a_page_unchanged(name: str) -> None:
-    done = run_here("help", name)
-    assert (done.returncode, done.stdout) == (0, PAGES[name])
+    result = run_here("help", name)
+    assert (result.returncode, result.stdout) == (0, PAGES[name])
 
 
 def test_docs_command_without_a_page_lists_all_pages() -> None:
@@ -265,9 +265,9 @@ def test_docs_command_without_a_page_lists_all_pages() -> None:
 
 
 def test_unknown_page_is_wrong_usage_and_the_error_names_the_command_that_lists_them() -> None:
-    done = run_here("help", "look")
-    assert done.returncode == 2
-    assert "unknown page 'look'; run `kafka-index help`" in done.stderr
+    result = run_here("help", "look")
+    assert result.returncode == 2
+    assert "unknown page 'look'; run `kafka-index help`" in result.stderr
 
 
 def test_running_a_command_keeps_pandas_importable() -> None:
@@ -276,5 +276,5 @@ def test_running_a_command_keeps_pandas_importable() -> None:
         "import pyarrow as pa; [nanos] = pa.array([1], pa.timestamp('ns')).to_pylist();"
         "sys.exit(nanos.value != 1)"
     )
-    done = run_program(sys.executable, "-c", program, DUMP / "payments-0")
-    assert done.returncode == 0, done.stderr
+    result = run_program(sys.executable, "-c", program, DUMP / "payments-0")
+    assert result.returncode == 0, result.stderr

@@ -210,7 +210,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     empty.mkdir()
     places = {"data": data, "out": tmp_path / "out", "empty": empty}
     before = list(files_below(tmp_path))
-    result = run_here("build", *(one.format(**places) for one in arguments))
+    result = run_here("build", *(argument.format(**places) for argument in arguments))
     assert result.returncode == 2
     assert result.stdout == ""
     assert result.stderr.count("\n") == 1
@@ -330,20 +330,20 @@ def test_build_terminal_report_summary_and_page_agree(
     (tmp_path / "settings").write_text(settings)
     report, summary = tmp_path / "report.html", tmp_path / "summary.json"
     build = ("build", "--input", data, "--config", tmp_path / "settings", "--output")
-    done = run_here(*build, tmp_path / "out", "--report", report, "--summary", summary)
-    found = json.loads(summary.read_text())
+    result = run_here(*build, tmp_path / "out", "--report", report, "--summary", summary)
+    document = json.loads(summary.read_text())
     page = report.read_text(encoding="utf-8")
     built = index.build_indexes(data, tmp_path / "api", config=tmp_path / "settings")
 
-    assert (done.returncode, found["exit_code"], found["outcome"]) == (1, 1, "damage")
-    assert found["conclusion"] in done.stdout.splitlines()
-    assert f'<h1 id="verdict">{escape(found["conclusion"])}</h1>' in page
+    assert (result.returncode, document["exit_code"], document["outcome"]) == (1, 1, "damage")
+    assert document["conclusion"] in result.stdout.splitlines()
+    assert f'<h1 id="verdict">{escape(document["conclusion"])}</h1>' in page
     assert '<header class="bad">' in page
-    expected = found["conclusion"].replace(str(tmp_path / "out"), str(tmp_path / "api"))
+    expected = document["conclusion"].replace(str(tmp_path / "out"), str(tmp_path / "api"))
     assert built.conclusion.text == expected
-    assert {name: found["counts"][name] for name in built.counts} == built.counts
+    assert {name: document["counts"][name] for name in built.counts} == built.counts
     assert built.summary["exit_code"] == 1
     assert repr(built).startswith(f"BuildResult: {expected}"[:100])
     assert escape(expected) in built._repr_html_()
     if fault != "unread entry":
-        assert f"next: kafka-index dump {log}" in done.stdout
+        assert f"next: kafka-index dump {log}" in result.stdout

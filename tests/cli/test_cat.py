@@ -37,9 +37,9 @@ Row = dict[str, Any]
 
 
 def cat(code: int, *arguments: Argument) -> str:
-    done = run_here("cat", *arguments)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout
+    result = run_here("cat", *arguments)
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout
 
 
 def rows(text: str) -> list[Row]:
@@ -85,10 +85,10 @@ def dump(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 
 def expected(dump: Path, isolation: str = "read_uncommitted", **given: Any) -> list[Row]:
     """The records that are sound, as `read_records` returns them."""
-    found = kafka_index.read_records(
+    records = kafka_index.read_records(
         dump, topics="topic", isolation=isolation, on_damage="drop", **given
     )
-    table = found.read_all()
+    table = records.read_all()
     times = table["timestamp"].cast("int64").to_pylist()
     return [{**row, "timestamp": time} for row, time in zip(table.to_pylist(), times, strict=True)]
 
@@ -146,17 +146,17 @@ def test_cat_prints_the_intact_records_of_the_range(
 ) -> None:
     given, holds = RANGES[name]
     wanted = [row for row in expected(dump, isolation) if holds(row)]
-    done = run_here("cat", "topic", "--input", dump, "--isolation", isolation, "-f", form, *given)
-    assert done.returncode in ((0,) if is_intact(dump) else (0, 1)), done.stderr
+    result = run_here("cat", "topic", "--input", dump, "--isolation", isolation, "-f", form, *given)
+    assert result.returncode in ((0,) if is_intact(dump) else (0, 1)), result.stderr
     if form == "text":
-        lines = done.stdout.splitlines()[1:]
+        lines = result.stdout.splitlines()[1:]
         assert [tuple(line.split()[:2]) for line in lines] == [
             (f"topic-{row['partition']}", str(row["offset"])) for row in wanted
         ]
     elif form == "json":
         assert [
             (row["topic"], row["partition"], row["offset"], row["timestamp_ms"], row["key_bytes"])
-            for row in rows(done.stdout)
+            for row in rows(result.stdout)
         ] == [
             (
                 *("topic", row["partition"], row["offset"], row["timestamp"]),
@@ -165,7 +165,7 @@ def test_cat_prints_the_intact_records_of_the_range(
             for row in wanted
         ]
     else:
-        printed = done.stdout.encode("utf-8", "surrogateescape")
+        printed = result.stdout.encode("utf-8", "surrogateescape")
         assert printed == b"".join(map(templated, wanted))
 
 
@@ -174,17 +174,17 @@ def test_damage_in_cat_is_a_line_on_stderr_and_exit_code_1(
     isolation: str, dump: Path, tmp_path: Path
 ) -> None:
     summary = tmp_path / "summary.json"
-    done = run_here(
+    result = run_here(
         *("cat", "topic", "--input", dump, "--isolation", isolation, "-q", "--summary", summary)
     )
     told = json.loads(summary.read_text())
     assert told["counts"]["records"] == len(expected(dump, isolation))
     assert told["counts"]["partitions"] == 3
     if is_intact(dump):
-        assert (done.returncode, done.stderr, told["counts"]["damage"]) == (0, "", 0)
+        assert (result.returncode, result.stderr, told["counts"]["damage"]) == (0, "", 0)
         return
-    assert (done.returncode, told["outcome"]) == (1, "damage")
-    lines = done.stderr.splitlines()
+    assert (result.returncode, told["outcome"]) == (1, "damage")
+    lines = result.stderr.splitlines()
     places = [line for line in lines if re.search(r"\.log: .*at byte \d", line)]
     assert len(places) == told["counts"]["damage"] >= 1
     assert told["conclusion"] in lines
@@ -207,8 +207,8 @@ def test_cat_tail_prints_the_last_records_of_each_partition(
         for row in [w for w in wanted if w["partition"] == number][-count:]
     ]
     more = ("--tail", "-n", count, "--isolation", isolation, *given)
-    done = run_here("cat", "topic", "--input", dump, "-f", "json", *more)
-    assert places(done.stdout) == [(row["partition"], row["offset"]) for row in last]
+    result = run_here("cat", "topic", "--input", dump, "-f", "json", *more)
+    assert places(result.stdout) == [(row["partition"], row["offset"]) for row in last]
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -227,15 +227,15 @@ def test_records_by_time_keep_the_order_of_each_partition(
     order.sort()
     given = ("--input", dump, "-f", "json", "--isolation", isolation, "--by-time")
     for more, wanted in (((), order), (("-n", 25), order[:25]), (("--tail",), order[-10:])):
-        done = run_here("cat", "topic", *given, *more)
-        assert places(done.stdout) == [(number, offset) for _, number, offset in wanted]
+        result = run_here("cat", "topic", *given, *more)
+        assert places(result.stdout) == [(number, offset) for _, number, offset in wanted]
 
 
 def test_cat_head_stops_reading_after_the_first_records(dump: Path) -> None:
     wanted = expected(dump)
-    done = run_here("cat", "topic", "--input", dump, "-f", "json", "-n", 12)
-    assert places(done.stdout) == [(row["partition"], row["offset"]) for row in wanted[:12]]
-    assert "12 records of topic in 3 partitions; the rest was not read (limit)" in done.stderr
+    result = run_here("cat", "topic", "--input", dump, "-f", "json", "-n", 12)
+    assert places(result.stdout) == [(row["partition"], row["offset"]) for row in wanted[:12]]
+    assert "12 records of topic in 3 partitions; the rest was not read (limit)" in result.stderr
 
 
 @pytest.mark.parametrize("given", [("--tail", "-n", 2), ("--from", 1_700_000_000_900)], ids=str)
@@ -271,12 +271,12 @@ def test_unreadable_partition_does_not_suppress_other_partitions(
     unread.chmod(0)
     try:
         with enforce_permissions():
-            done = run_here("cat", "topic", "--input", tmp_path, "-f", "json", *more)
+            result = run_here("cat", "topic", "--input", tmp_path, "-f", "json", *more)
     finally:
         unread.chmod(0o644)
-    assert done.returncode == 3
-    assert unread.name in done.stderr
-    assert places(done.stdout) == [(0, 0), (2, 0)]
+    assert result.returncode == 3
+    assert unread.name in result.stderr
+    assert places(result.stdout) == [(0, 0), (2, 0)]
 
 
 @pytest.mark.parametrize(
@@ -331,10 +331,10 @@ def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
     ],
 )
 def test_contradictory_options_of_cat_are_wrong_usage(given: Sequence[str], reason: str) -> None:
-    done = run_here("cat", "payments", "--input", DUMP, *given)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    result = run_here("cat", "payments", "--input", DUMP, *given)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert reason in result.stderr
+    assert len(result.stderr.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
@@ -348,22 +348,24 @@ def test_contradictory_options_of_cat_are_wrong_usage(given: Sequence[str], reas
     ],
 )
 def test_missing_input_of_cat_is_wrong_usage(arguments: Sequence[Argument], reason: str) -> None:
-    done = run_here("cat", *arguments)
-    assert done.returncode == 2
-    assert reason in done.stderr
+    result = run_here("cat", *arguments)
+    assert result.returncode == 2
+    assert reason in result.stderr
 
 
 def test_find_without_a_condition_names_the_missing_option() -> None:
-    done = run_here("find", "--input", DUMP)
-    assert done.returncode == 2
-    assert "kafka-index cat prints all records of a topic" in done.stderr
+    result = run_here("find", "--input", DUMP)
+    assert result.returncode == 2
+    assert "kafka-index cat prints all records of a topic" in result.stderr
 
 
 def test_empty_time_range_reports_the_existing_times() -> None:
-    done = run_here("cat", "payments", "--input", DUMP, "--from", "2030-01-01")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "no record of payments in 2 partitions" in done.stderr
-    assert "is after all records of the input: its first record is from 2026-11-21T" in done.stderr
+    result = run_here("cat", "payments", "--input", DUMP, "--from", "2030-01-01")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "no record of payments in 2 partitions" in result.stderr
+    assert (
+        "is after all records of the input: its first record is from 2026-11-21T" in result.stderr
+    )
 
 
 def test_records_of_internal_topics_are_decoded() -> None:
@@ -435,6 +437,8 @@ def test_decoded_records_are_json(tmp_path: Path) -> None:
     assert json.loads(tail.partition(" ")[2]) == expected[-1]
     bad = rows(cat(1, "mixed", "--input", dump, "--decode", "value", "--format", "json"))
     assert [row["decoded"]["error"] for row in bad] == [one.error for one in topics()["mixed"]]
-    done = run_here("cat", "mixed", "--input", dump, "--decode", "value", "--decode-errors", "fail")
-    assert "does not decode: no_magic" in done.stderr
-    assert done.returncode == 1
+    result = run_here(
+        "cat", "mixed", "--input", dump, "--decode", "value", "--decode-errors", "fail"
+    )
+    assert "does not decode: no_magic" in result.stderr
+    assert result.returncode == 1

@@ -54,8 +54,8 @@ def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, s
     names["SCHEMA"] = write_schema_next_to(folder / "out")
     given = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
-    done = run_here(command.partition(" ")[0], flag, data, *given, *more)
-    return done.returncode, done.stdout + done.stderr
+    result = run_here(command.partition(" ")[0], flag, data, *given, *more)
+    return result.returncode, result.stdout + result.stderr
 
 
 def _second_log(data: Path) -> Path:
@@ -150,30 +150,30 @@ def test_segments_missing_according_to_checkpoints_are_reported(
 
 
 def test_verify_conclusion_names_its_scope() -> None:
-    done = run_here("verify", "--input", DUMP, "--topics", "payments", "--fast")
+    result = run_here("verify", "--input", DUMP, "--topics", "payments", "--fast")
     line = "nothing harmful was found in 2 partitions of the topics that match 'payments'"
-    assert line in done.stdout
-    assert "it detects neither a wrong checksum nor a change inside records" in done.stdout
+    assert line in result.stdout
+    assert "it detects neither a wrong checksum nor a change inside records" in result.stdout
 
 
 def test_restore_of_some_topics_does_not_claim_completeness(tmp_path: Path) -> None:
     given = ("--input", DUMP, "--new-topic-ids", "--output")
-    done = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
-    assert "No loss was found" not in done.stdout
-    assert "topics that do not match 'payments' were not looked at" in done.stdout
+    result = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
+    assert "No loss was found" not in result.stdout
+    assert "topics that do not match 'payments' were not looked at" in result.stdout
 
 
 def test_restore_with_a_skipped_entry_does_not_claim_completeness(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     os.mkfifo(data / "payments-0" / f"{99999:020d}.log")
     given = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
-    done = run_here("restore", *given, "--report", tmp_path / "page.html")
-    assert done.returncode == 1, done.stderr
-    for text in (done.stdout, (tmp_path / "page.html.runbook.txt").read_text()):
+    result = run_here("restore", *given, "--report", tmp_path / "page.html")
+    assert result.returncode == 1, result.stderr
+    for text in (result.stdout, (tmp_path / "page.html.runbook.txt").read_text()):
         assert "No loss was found" not in text
         assert "entries that a broker would not load were not restored: 1" in text
     page = (tmp_path / "page.html").read_text()
-    for text in (done.stdout, page):
+    for text in (result.stdout, page):
         assert "nothing lost of what was read of the dump" in text
 
 
@@ -209,15 +209,15 @@ def test_page_of_a_malformed_query_agrees_with_the_exit_code(
     queries.write_text("topic,partition,offset\npayments,0,5\npayments,0,x\n")
     output = ("--output", tmp_path / "answers.csv", "--report", page)
 
-    done = run_here(
+    result = run_here(
         "lookup", "--input", DUMP, "--queries", queries, "--by", "offset", *output, *more
     )
 
-    assert done.returncode == code, done.stderr
-    found = page.read_text()
-    assert f'<header class="{severity}">' in found
-    assert f'<h1 id="verdict">{text}' in found
-    assert ("; 1 query is invalid_query (--fail-on)</h1>" in found) == bool(code)
+    assert result.returncode == code, result.stderr
+    actual = page.read_text()
+    assert f'<header class="{severity}">' in actual
+    assert f'<h1 id="verdict">{text}' in actual
+    assert ("; 1 query is invalid_query (--fail-on)</h1>" in actual) == bool(code)
 
 
 @pytest.mark.parametrize("fault", ["unread", "corrupt"])
@@ -233,12 +233,12 @@ def test_lookup_terminal_report_and_page_agree_on_a_fault(tmp_path: Path, fault:
     queries.write_text("topic,partition,offset\npayments,0,5\n")
     output = ("--output", tmp_path / "answers.csv", "--report", page, "--summary", summary)
 
-    done = run_here("lookup", "--input", data, "--queries", queries, "--by", "offset", *output)
+    completed = run_here("lookup", "--input", data, "--queries", queries, "--by", "offset", *output)
     result = kafka_index.lookup_offsets(data, rows)
 
     ended = json.loads(summary.read_text())
-    assert done.returncode == ended["exit_code"] == result.outcome.exit_code == 1
-    assert ended["conclusion"] in done.stdout
+    assert completed.returncode == ended["exit_code"] == result.outcome.exit_code == 1
+    assert ended["conclusion"] in completed.stdout
     assert '<header class="bad">' in page.read_text()
     assert html.escape(ended["conclusion"])[:40] in page.read_text()
     place = f"; answers in {tmp_path / 'answers.csv'}"

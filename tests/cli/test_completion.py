@@ -66,7 +66,7 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @cache
 def source_of(shell: str) -> str:
     """The script that a shell loads, which is the same each time."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "kafka_index"],
         stdout=subprocess.PIPE,
         text=True,
@@ -74,14 +74,14 @@ def source_of(shell: str) -> str:
         env={**environment(), "_KAFKA_INDEX_COMPLETE": f"{shell}_source"},
         timeout=TIMEOUT_SECONDS,
     )
-    return done.stdout
+    return result.stdout
 
 
 def completions(
     shell: str, script: str, words: str, commands: dict[str, str], folder: Path
 ) -> list[str]:
     arguments = ["--norc"] if shell == "bash" else ["--no-config"] if shell == "fish" else ["-f"]
-    done = subprocess.run(
+    result = subprocess.run(
         [shutil.which(shell) or shell, *arguments, "-c", script.format(words=words)],
         capture_output=True,
         text=True,
@@ -90,8 +90,8 @@ def completions(
         cwd=folder,
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.stderr == ""
-    return [line.split("\t")[0] for line in done.stdout.splitlines()]
+    assert result.stderr == ""
+    return [line.split("\t")[0] for line in result.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(("shell", "script"), SHELLS)
@@ -99,8 +99,8 @@ def test_commands_options_and_choices_are_completed(
     shell: str, script: str, commands: dict[str, str], tmp_path: Path
 ) -> None:
     assert "lookup" in completions(shell, script, "kafka-index loo", commands, tmp_path)
-    found = completions(shell, script, "kafka-index lookup --resol", commands, tmp_path)
-    assert found == ["--resolve"]
+    result = completions(shell, script, "kafka-index lookup --resol", commands, tmp_path)
+    assert result == ["--resolve"]
     words = "kafka-index lookup --resolve ba"
     assert completions(shell, script, words, commands, tmp_path) == ["batch"]
 
@@ -111,8 +111,8 @@ def test_completion_of_paths_is_left_to_the_shell(
     shell: str, script: str, words: str, commands: dict[str, str], tmp_path: Path
 ) -> None:
     (tmp_path / "dump").mkdir()
-    found = completions(shell, script, f"kafka-index {words}", commands, tmp_path)
-    assert found[0] == "dump/" if shell == "fish" else found[0].startswith("paths: ")
+    result = completions(shell, script, f"kafka-index {words}", commands, tmp_path)
+    assert result[0] == "dump/" if shell == "fish" else result[0].startswith("paths: ")
 
 
 def test_shell_completion_imports_no_command(commands: dict[str, str]) -> None:
@@ -125,7 +125,7 @@ def test_shell_completion_imports_no_command(commands: dict[str, str]) -> None:
         "COMP_WORDS": "kafka-index l",
         "COMP_CWORD": "1",
     }
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program],
         capture_output=True,
         text=True,
@@ -133,7 +133,7 @@ def test_shell_completion_imports_no_command(commands: dict[str, str]) -> None:
         env={**commands, **asked},
         timeout=TIMEOUT_SECONDS,
     )
-    assert (done.returncode, done.stdout) == (0, "plain,lookup\n")
+    assert (result.returncode, result.stdout) == (0, "plain,lookup\n")
 
 
 @pytest.mark.parametrize(("shell", "script"), SHELLS)
@@ -167,9 +167,9 @@ def completed(*words: str, folder: Path) -> list[str]:
         "COMP_WORDS": shlex.join(("kafka-index", *words)),
         "COMP_CWORD": str(len(words)),
     }
-    done = run_program(sys.executable, "-m", "kafka_index", folder=folder, variables=asked)
-    assert (done.returncode, done.stderr) == (0, "")
-    return [line.partition(",")[2] for line in done.stdout.split()]
+    result = run_program(sys.executable, "-m", "kafka_index", folder=folder, variables=asked)
+    assert (result.returncode, result.stderr) == (0, "")
+    return [line.partition(",")[2] for line in result.stdout.split()]
 
 
 @pytest.mark.parametrize("path", ["dump", "du*", "dump/payments-*", "s3://user:pw@b/x dump"])

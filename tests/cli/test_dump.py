@@ -43,8 +43,8 @@ def test_log_has_a_row_per_batch_with_every_column() -> None:
     for row in rows:
         base_offset, length = struct.unpack_from(">qi", content, position)
         crc, attributes = struct.unpack_from(">Ih", content, position + 17)
-        found = (row["position_bytes"], row["size_bytes"], row["base_offset"], row["crc"])
-        assert found == (position, 12 + length, base_offset, crc)
+        result = (row["position_bytes"], row["size_bytes"], row["base_offset"], row["crc"])
+        assert result == (position, 12 + length, base_offset, crc)
         assert row["attributes"] == attributes
         position += 12 + length
     assert position == len(content)

@@ -101,9 +101,9 @@ def test_dump_limit_applies_to_each_file() -> None:
 def test_dump_option_without_meaning_for_the_file_is_rejected(
     arguments: tuple[Argument, ...], message: str
 ) -> None:
-    done = dump(*arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+    result = dump(*arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 # ---------------------------------------------------------------------------------- directories
@@ -135,11 +135,15 @@ def test_dump_of_a_directory_reports_damage(tmp_path: Path) -> None:
     content = bytearray(log.read_bytes())
     content[MIDDLE["position_bytes"] + 70] ^= 1
     log.write_bytes(content)
-    done = dump(data)
-    assert done.returncode == 1
+    result = dump(data)
+    assert result.returncode == 1
     place = f"bad_crc at byte {MIDDLE['position_bytes']}"
-    assert [line.endswith(place) for line in done.stdout.splitlines()[2:5]] == [False, True, False]
-    assert f"{log}: at byte {MIDDLE['position_bytes']}: bad_crc" in done.stderr
+    assert [line.endswith(place) for line in result.stdout.splitlines()[2:5]] == [
+        False,
+        True,
+        False,
+    ]
+    assert f"{log}: at byte {MIDDLE['position_bytes']}: bad_crc" in result.stderr
 
 
 # ---------------------------------------------------------------------------------- checkpoints
@@ -148,8 +152,8 @@ def test_dump_of_a_directory_reports_damage(tmp_path: Path) -> None:
 def test_dump_prints_checkpoint_entries_as_rows() -> None:
     rows = json_rows(DUMP / "replication-offset-checkpoint")
     assert {"topic": "payments", "partition": 1, "offset": 1816} in rows
-    done = dump(DUMP / "recovery-point-offset-checkpoint")
-    assert done.returncode == 0, done.stderr
+    result = dump(DUMP / "recovery-point-offset-checkpoint")
+    assert result.returncode == 0, result.stderr
 
 
 def test_dump_prints_properties_as_rows() -> None:
@@ -166,10 +170,10 @@ def test_malformed_checkpoints_and_properties_are_damage(tmp_path: Path) -> None
     metadata = tmp_path / "partition.metadata"
     shutil.copy(PARTITION / "partition.metadata", metadata)
     metadata.write_text(metadata.read_text().replace("version: 0", "version:0"))
-    done = dump(checkpoint, metadata)
-    assert done.returncode == 1
-    assert "recovery-point-offset-checkpoint" in done.stderr
-    assert "malformed partition metadata" in done.stderr
+    result = dump(checkpoint, metadata)
+    assert result.returncode == 1
+    assert "recovery-point-offset-checkpoint" in result.stderr
+    assert "malformed partition metadata" in result.stderr
 
 
 # ------------------------------------------------------------------------------------- terminals

@@ -36,9 +36,9 @@ def assert_same_output(options: list[str], here: Path, there: str, names: list[s
 
 
 def names_of(folder: Path, suffixes: tuple[str, ...]) -> list[str]:
-    found = sorted(path.name for path in folder.iterdir() if path.name.endswith(suffixes))
-    assert {Path(name).suffix for name in found} == set(suffixes)
-    return found
+    result = sorted(path.name for path in folder.iterdir() if path.name.endswith(suffixes))
+    assert {Path(name).suffix for name in result} == set(suffixes)
+    return result
 
 
 @pytest.mark.parametrize("options", [*OPTIONS, ["--no-verify-crc"]])
@@ -100,9 +100,9 @@ def test_glob_without_a_match_lists_what_can_be_dumped(remote: str) -> None:
 )
 def test_dump_of_a_missing_object_is_wrong_usage(remote: str, name: str, reason: str) -> None:
     store_of(remote).put(f"{remote}/other.txt", b"?")
-    done = dump(f"{remote}/{name}")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert reason in done.stderr
+    result = dump(f"{remote}/{name}")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert reason in result.stderr
 
 
 def test_dump_accepts_the_storage_options_of_other_commands(s3: S3Server, tmp_path: Path) -> None:

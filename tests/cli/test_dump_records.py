@@ -163,14 +163,14 @@ def test_headers_are_printed_in_the_format_of_values(log: Path) -> None:
 
 
 def test_characters_outside_the_output_encoding_are_escaped(log: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [*COMMAND, "dump", "--records", log],
         capture_output=True,
         text=True,
         check=True,
         env={**environment(), "PYTHONIOENCODING": "ascii"},
     )
-    assert r"\n\xdf\u001b" in done.stdout
+    assert r"\n\xdf\u001b" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -319,9 +319,9 @@ def test_decoded_records_of_a_log_equal_those_of_cat(typed: Path, topic: str) ->
 def test_only_printed_records_of_a_log_are_decoded(typed: Path) -> None:
     path = _typed_log(typed, "mixed")
     for selection in (("--limit", "1"), ("--offset", "10"), ("--at", "ms:1010")):
-        done = dump("--records", "--decode", "value", "--json", *selection, path)
-        assert done.returncode == 0, done.stderr
-        assert "decoded" in json.loads(done.stdout)
+        result = dump("--records", "--decode", "value", "--json", *selection, path)
+        assert result.returncode == 0, result.stderr
+        assert "decoded" in json.loads(result.stdout)
 
 
 def test_decode_of_a_log_without_a_schemas_topic_requires_a_schema_source(
@@ -331,12 +331,12 @@ def test_decode_of_a_log_without_a_schemas_topic_requires_a_schema_source(
     folder.mkdir()
     for copy in (folder, tmp_path):
         shutil.copy(_typed_log(typed, "orders"), copy)
-        done = dump("--records", "--decode", "value", copy / f"{0:020d}.log")
-        assert done.returncode == 2
-        assert "give --schemas a folder" in done.stderr
+        result = dump("--records", "--decode", "value", copy / f"{0:020d}.log")
+        assert result.returncode == 2
+        assert "give --schemas a folder" in result.stderr
     schemas = tmp_path / "schemas"
     run_here("schemas", "--input", typed, "--output", schemas)
     source = ("--decode", "value", "--schemas", schemas)
-    found = dump("--records", *source, "--json", tmp_path / f"{0:020d}.log").stdout.splitlines()
-    assert [json.loads(line)["decoded"]["error"] for line in found] == [None] * 4
+    actual = dump("--records", *source, "--json", tmp_path / f"{0:020d}.log").stdout.splitlines()
+    assert [json.loads(line)["decoded"]["error"] for line in actual] == [None] * 4
     assert dump("--decode", "value", tmp_path / f"{0:020d}.log").returncode == 2

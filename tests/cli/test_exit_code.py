@@ -121,14 +121,14 @@ def _is_one_line(text: str) -> bool:
 def test_file_above_the_size_limit_of_the_process_is_an_environment_error(
     data: Path, tmp_path: Path
 ) -> None:
-    done = _run(
+    result = _run(
         *("build", "--input", data, "--output", tmp_path / "out"),
         prepare=_limited(resource.RLIMIT_FSIZE, 100),
         # Python would keep the first hundred bytes of a module, for all that import it.
         PYTHONDONTWRITEBYTECODE="1",
     )
-    assert done.returncode == 3, done.stderr
-    assert "ulimit -f" in done.stdout + done.stderr
+    assert result.returncode == 3, result.stderr
+    assert "ulimit -f" in result.stdout + result.stderr
 
 
 def test_log_above_the_address_space_limit_is_an_environment_error(tmp_path: Path) -> None:
@@ -144,15 +144,15 @@ def test_log_above_the_address_space_limit_is_an_environment_error(tmp_path: Pat
         "resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), used + (256 << 20)))\n"
         "sys.exit(main(sys.argv[1:]))"
     )
-    done = run_program(sys.executable, "-c", program, "dump", str(log))
-    assert done.returncode == 3, done.stderr
-    assert "Traceback" not in done.stderr
-    assert "Cannot allocate memory" in done.stderr
+    result = run_program(sys.executable, "-c", program, "dump", str(log))
+    assert result.returncode == 3, result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Cannot allocate memory" in result.stderr
 
 
 def test_full_disk_under_stdout_is_an_environment_error() -> None:
     with open("/dev/full", "w") as full:
-        done = subprocess.run(
+        result = subprocess.run(
             [*COMMAND, "dump", str(min((DUMP / PARTITION).glob("*.log")))],
             stdout=full,
             stderr=subprocess.PIPE,
@@ -160,9 +160,9 @@ def test_full_disk_under_stdout_is_an_environment_error() -> None:
             check=False,
             env=environment(),
         )
-    assert done.returncode == 3
-    assert _is_one_line(done.stderr)
-    assert "No space left on device" in done.stderr
+    assert result.returncode == 3
+    assert _is_one_line(result.stderr)
+    assert "No space left on device" in result.stderr
 
 
 @pytest.mark.parametrize("closed", [">&-", "2>&-", "<&- >&- 2>&-"])
@@ -170,18 +170,18 @@ def test_run_with_closed_stdout_and_stderr_completes(
     closed: str, data: Path, tmp_path: Path
 ) -> None:
     command = [*COMMAND, "build", "--input", str(data), "--output", str(tmp_path / "out")]
-    done = run_program("sh", "-c", f'exec "$@" {closed}', "sh", *command)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run_program("sh", "-c", f'exec "$@" {closed}', "sh", *command)
+    assert (result.returncode, result.stderr) == (0, "")
     assert list((tmp_path / "out").rglob("*.index"))
 
 
 def test_lookup_in_a_log_without_permission_is_retriable(data: Path) -> None:
     min(data.glob("*/*.log")).chmod(0)
     arguments = ("--logs", data, "--topic", "orders.eu-west", "--partition", 0, "--offset", 5)
-    done = finish(start(*arguments, command_name="lookup", privileged=False))
-    assert done.returncode == 3, done.stderr
-    assert "unreadable" in done.stdout
-    assert "Permission denied" in done.stderr
+    result = finish(start(*arguments, command_name="lookup", privileged=False))
+    assert result.returncode == 3, result.stderr
+    assert "unreadable" in result.stdout
+    assert "Permission denied" in result.stderr
 
 
 def test_build_of_a_log_without_permission_suggests_no_next_command(
@@ -189,9 +189,9 @@ def test_build_of_a_log_without_permission_suggests_no_next_command(
 ) -> None:
     min(data.glob("*/*.log")).chmod(0)
     arguments = ("--input", data, "--output", tmp_path / "out")
-    done = finish(start(*arguments, command_name="build", privileged=False))
-    assert done.returncode == 3, done.stderr
-    assert "damaged or failed" in done.stdout.splitlines()[-1]
+    result = finish(start(*arguments, command_name="build", privileged=False))
+    assert result.returncode == 3, result.stderr
+    assert "damaged or failed" in result.stdout.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
@@ -212,22 +212,22 @@ def test_text_file_named_like_a_log_is_damage(
     log.parent.mkdir(parents=True)
     log.write_text("2026-05-01 08:30:00 INFO started\n" * 50)
     monkeypatch.chdir(tmp_path / "data")
-    done = run_here(command, *arguments)
-    assert done.returncode == 1
-    assert "not a Kafka log" in done.stdout + done.stderr
+    result = run_here(command, *arguments)
+    assert result.returncode == 1
+    assert "not a Kafka log" in result.stdout + result.stderr
     if command == "build":
         row, *_ = (tmp_path / "report.json").read_text().splitlines()
         assert json.loads(row)["reason_code"] == "not_a_log"
     if command == "dump":
-        assert "(expected a record batch, found '2026-05-01 08:30')" in done.stderr
+        assert "(expected a record batch, found '2026-05-01 08:30')" in result.stderr
 
 
 def test_missing_java_is_an_environment_error(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out", "--engine", "spark")
-    done = _run(*arguments, JAVA_HOME=str(tmp_path / "no java"))
-    assert done.returncode == 3
-    assert _is_one_line(done.stderr)
-    assert "Spark needs Java" in done.stderr
+    result = _run(*arguments, JAVA_HOME=str(tmp_path / "no java"))
+    assert result.returncode == 3
+    assert _is_one_line(result.stderr)
+    assert "Spark needs Java" in result.stderr
 
 
 def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_path: Path) -> None:
@@ -235,11 +235,11 @@ def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_p
         port = server.getsockname()[1]
     master = f"spark://127.0.0.1:{port}"
     output = ("--output", tmp_path / "out", "--engine", "spark", "--master", master)
-    done = _run("build", "--input", data, *output)
-    assert done.returncode == 3, done.stderr
-    assert _is_one_line(done.stderr)
-    assert f"{master}: Spark does not start: no connection to its master" in done.stderr
-    assert "Connection refused" in done.stderr
+    result = _run("build", "--input", data, *output)
+    assert result.returncode == 3, result.stderr
+    assert _is_one_line(result.stderr)
+    assert f"{master}: Spark does not start: no connection to its master" in result.stderr
+    assert "Connection refused" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -248,10 +248,10 @@ def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_p
 def test_missing_package_is_reported_by_name(tmp_path: Path, program: tuple[str, ...]) -> None:
     (tmp_path / "click.py").write_text("raise ModuleNotFoundError('none', name='click')\n")
     command = (sys.executable, *program, "--help")
-    done = run_program(*command, folder=ROOT, variables={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 3, done.stderr
-    assert _is_one_line(done.stderr)
-    assert "the Python package click is not installed" in done.stderr
+    result = run_program(*command, folder=ROOT, variables={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 3, result.stderr
+    assert _is_one_line(result.stderr)
+    assert "the Python package click is not installed" in result.stderr
 
 
 # ------------------------------------------------------------------------------------- internal
@@ -277,14 +277,14 @@ def test_internal_error_is_one_line_that_explains_how_to_get_the_traceback(
     arguments = ["build", "--input", str(tmp_path), "--output", str(tmp_path / "out")]
     variables = {"KAFKA_INDEX_TRACEBACK": "1"} if traced else {}
     program = _BROKEN.format(call=call)
-    done = run_program(sys.executable, "-c", program, *arguments, variables=variables)
-    assert done.returncode == 70
-    last = done.stderr.splitlines()[-1]
+    result = run_program(sys.executable, "-c", program, *arguments, variables=variables)
+    assert result.returncode == 70
+    last = result.stderr.splitlines()[-1]
     assert last.startswith("kafka-index: error: internal error in ")
     assert "IndexError: list index out of range" in last
     assert "KAFKA_INDEX_TRACEBACK=1" in last
-    assert ("Traceback" in done.stderr) is traced
-    assert (done.stderr.count("\n") == 1) is not traced
+    assert ("Traceback" in result.stderr) is traced
+    assert (result.stderr.count("\n") == 1) is not traced
 
 
 def test_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path: Path) -> None:
@@ -293,9 +293,9 @@ def test_job_file_reports_an_internal_error_as_the_console_script_does(tmp_path:
     (package / "commands" / "build" / "request.py").write_text("raise LookupError('gone')\n")
     shutil.copytree(ROOT / "jobs", tmp_path / "jobs")
     command = (sys.executable, "jobs/build_index.py", "--input", "x", "--output", "y")
-    done = run_program(*command, folder=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
-    assert done.returncode == 70, done.stderr
-    assert _is_one_line(done.stderr)
+    result = run_program(*command, folder=tmp_path, variables={"PYTHONPATH": str(tmp_path)})
+    assert result.returncode == 70, result.stderr
+    assert _is_one_line(result.stderr)
 
 
 # -------------------------------------------------------------------------------------- signals
@@ -368,9 +368,9 @@ def test_signal_during_imports_ends_the_run_cleanly(
     process = start(command_name="dump", gate=gate)
     gate.wait(process)
     process.send_signal(number)
-    done = finish(process)
-    assert done.returncode == code, done.stderr
-    assert done.stderr == f"kafka-index: error: {word}\n"
+    result = finish(process)
+    assert result.returncode == code, result.stderr
+    assert result.stderr == f"kafka-index: error: {word}\n"
 
 
 def test_inherited_ignored_sigterm_is_handled() -> None:

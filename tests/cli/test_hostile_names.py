@@ -57,8 +57,8 @@ def test_directory_name_prints_as_one_plain_line(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = run_here(*arguments, data)
-    printed = done.stdout + done.stderr
+    result = run_here(*arguments, data)
+    printed = result.stdout + result.stderr
     assert not CONTROLS.findall(printed)
     assert not [line for line in printed.splitlines() if line.startswith(FORGED)]
 
@@ -68,10 +68,10 @@ def test_directory_name_prints_as_one_plain_line(
 def test_missing_path_with_hostile_name_is_an_error_of_one_line(
     tmp_path: Path, command: str, name: str
 ) -> None:
-    done = run_here(*command.split(), tmp_path / name)
-    assert done.returncode == 2
-    assert len(done.stderr.splitlines()) == 1
-    assert not CONTROLS.findall(done.stderr)
+    result = run_here(*command.split(), tmp_path / name)
+    assert result.returncode == 2
+    assert len(result.stderr.splitlines()) == 1
+    assert not CONTROLS.findall(result.stderr)
 
 
 @pytest.mark.parametrize("name", NAMES)

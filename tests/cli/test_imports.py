@@ -38,9 +38,9 @@ def imported(*arguments: str | Path) -> frozenset[str]:
         "import sys; from kafka_index.cli import main; code = main();"
         "print(*sys.modules, file=sys.stderr); sys.exit(code)"
     )
-    done = run_program(sys.executable, "-c", program, *arguments)
-    assert done.returncode == 0, done.stderr
-    return frozenset(done.stderr.split())
+    result = run_program(sys.executable, "-c", program, *arguments)
+    assert result.returncode == 0, result.stderr
+    return frozenset(result.stderr.split())
 
 
 def packages(*arguments: str | Path) -> frozenset[str]:
@@ -61,15 +61,15 @@ def test_short_command_imports_no_library_that_it_does_not_need(
 
 
 def test_single_lookup_imports_no_other_command_and_no_spark() -> None:
-    found = packages(*QUESTION)
-    assert "commands.lookup" in found
-    assert found.isdisjoint({*OTHER_COMMANDS - {"commands.lookup"}, "core.startup", "spark"})
+    result = packages(*QUESTION)
+    assert "commands.lookup" in result
+    assert result.isdisjoint({*OTHER_COMMANDS - {"commands.lookup"}, "core.startup", "spark"})
 
 
 def test_metadata_table_imports_no_other_command_and_no_spark() -> None:
-    found = packages("metadata", DUMP, "--what", "topics")
-    assert "commands.metadata" in found
-    assert found.isdisjoint({*OTHER_COMMANDS - {"commands.metadata"}, "core.startup", "spark"})
+    result = packages("metadata", DUMP, "--what", "topics")
+    assert "commands.metadata" in result
+    assert result.isdisjoint({*OTHER_COMMANDS - {"commands.metadata"}, "core.startup", "spark"})
 
 
 @pytest.mark.parametrize(
@@ -86,9 +86,9 @@ def test_local_logs_are_read_without_modules_for_other_inputs(
     """Parquet, stores, remote segments, metadata logs and records each have their own modules."""
     data = copy_dump(tmp_path / "data", "payments-0")
     given = [str(tmp_path / "out") if word == "OUT" else word for word in command]
-    found = [name for name in imported(*given, "--input", data) if name.startswith(OURS)]
+    result = [name for name in imported(*given, "--input", data) if name.startswith(OURS)]
     for name in NOT_FOR_LOCAL_LOGS:
-        assert not [one for one in found if one.startswith(f"{OURS}{name}")], name
+        assert not [one for one in result if one.startswith(f"{OURS}{name}")], name
 
 
 def test_cached_kernels_are_loaded_without_the_compiler() -> None:
@@ -111,8 +111,8 @@ def test_run_on_threads_starts_no_spark_and_leaves_pandas_importable(tmp_path: P
         "assert 'pyspark' not in sys.modules;"
         "import pandas, pyarrow; pyarrow.table({'a': [1]}).to_pandas()"
     )
-    done = run_program(sys.executable, "-c", program)
-    assert done.returncode == 0, done.stderr
+    result = run_program(sys.executable, "-c", program)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -123,5 +123,5 @@ def test_request_is_imported_without_numpy_and_pyarrow(module: str) -> None:
         f"import sys, kafka_index.commands.{module}.request;"
         "sys.exit(not {'click', 'numba', 'numpy', 'pyarrow'}.isdisjoint(sys.modules))"
     )
-    done = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
-    assert done.returncode == 0
+    result = subprocess.run([sys.executable, "-c", program], check=False, env=environment())
+    assert result.returncode == 0

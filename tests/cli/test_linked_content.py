@@ -79,9 +79,9 @@ def test_content_of_a_linked_file_is_not_printed(
         given = [*COMMANDS[command](dump, out), "--summary", out / "summary.json", "--verbose"]
         # A broker follows links, and so does its prediction.
         given += [] if command == "predict" else ["--follow-links"]
-        done = run_here(command, *given)
+        result = run_here(command, *given)
 
-        shown = [done.stdout, done.stderr]
+        shown = [result.stdout, result.stderr]
         shown += [file.read_text() for file in out.glob("*.json")]
         assert not [text for text in shown if CANARY in text], name
         path.unlink()
@@ -106,13 +106,13 @@ def test_content_of_a_linked_file_named_like_a_log_is_not_printed(
         log.symlink_to(private)
     out = tmp_path / "out"
     out.mkdir()
-    done = run_here(
+    result = run_here(
         command, *COMMANDS[command](dump, out), "--summary", out / "summary.json", "--verbose"
     )
-    shown = [done.stdout, done.stderr, *(file.read_text() for file in out.glob("*.json"))]
+    shown = [result.stdout, result.stderr, *(file.read_text() for file in out.glob("*.json"))]
     assert not [text for text in shown if CANARY in text]
     # A lookup asks another log, and there is no log of metadata.
-    assert done.returncode == {"lookup": 0, "metadata": 2}.get(command, 1), done.stderr
+    assert result.returncode == {"lookup": 0, "metadata": 2}.get(command, 1), result.stderr
 
 
 def test_content_of_a_malformed_regular_file_is_quoted(dump: Path) -> None:

@@ -101,10 +101,10 @@ def test_link_out_of_the_input_is_reported_and_not_opened(
         opened.clear()
 
         given = [*COMMANDS[command](dump, tmp_path / "out"), "--summary", tmp_path / "summary"]
-        done = run_here(command, *given)
+        result = run_here(command, *given)
 
-        assert done.returncode == 1, (name, done.stderr)
-        assert f"{path} -> {target}" in done.stdout + done.stderr, name
+        assert result.returncode == 1, (name, result.stderr)
+        assert f"{path} -> {target}" in result.stdout + result.stderr, name
         assert not {str(path), str(target)}.intersection(opened), name
         assert json.loads((tmp_path / "summary").read_text())["counts"]["links_not_followed"] == 1
         path.unlink()
@@ -116,10 +116,10 @@ def test_link_listed_twice_is_counted_once(command: str, dump: Path, tmp_path: P
     (tmp_path / "out").mkdir()
     link_out(dump / FILES[0], tmp_path)
     given = [*COMMANDS[command](dump, tmp_path / "out"), "--report", tmp_path / "report.html"]
-    done = run_here(command, *given, "--summary", tmp_path / "summary")
-    assert done.returncode == 1, done.stderr
+    result = run_here(command, *given, "--summary", tmp_path / "summary")
+    assert result.returncode == 1, result.stderr
     assert json.loads((tmp_path / "summary").read_text())["counts"]["links_not_followed"] == 1
-    assert not done.stderr
+    assert not result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -127,9 +127,9 @@ def test_link_out_of_the_input_is_read_on_request(command: str, dump: Path, tmp_
     for name in FILES:
         link_out(dump / name, tmp_path)
     (tmp_path / "out").mkdir()
-    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"), "--follow-links")
-    assert done.returncode == 0, done.stderr
-    assert str(tmp_path / "elsewhere") not in done.stdout + done.stderr
+    result = run_here(command, *COMMANDS[command](dump, tmp_path / "out"), "--follow-links")
+    assert result.returncode == 0, result.stderr
+    assert str(tmp_path / "elsewhere") not in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -147,8 +147,8 @@ def test_link_within_the_inputs_is_followed(command: str, dump: Path, tmp_path: 
     shutil.move(index, index.with_name("kept"))
     index.symlink_to("kept")
     (tmp_path / "out").mkdir()
-    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
-    assert done.returncode == 0, done.stderr
+    result = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -160,13 +160,13 @@ def test_dangling_link_to_a_log_or_partition_is_reported_as_missing(
     shutil.move(path, tmp_path / "gone")
     path.symlink_to("/nowhere/at/all")
     (tmp_path / "out").mkdir()
-    done = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
+    result = run_here(command, *COMMANDS[command](dump, tmp_path / "out"))
     if (command, name) == ("lookup", "payments-1"):
         # The question is of another partition.
-        assert done.returncode == 0
+        assert result.returncode == 0
         return
-    assert done.returncode == 1, done.stderr
-    assert f"{path} -> /nowhere/at/all" in done.stdout + done.stderr
+    assert result.returncode == 1, result.stderr
+    assert f"{path} -> /nowhere/at/all" in result.stdout + result.stderr
 
 
 def make_directory(path: Path) -> None:
@@ -204,9 +204,9 @@ def test_log_that_is_not_a_regular_file_is_reported_as_missing(
         (tmp_path / "out").mkdir()
         arguments = COMMANDS[command](dump, tmp_path / "out")
     make(path)
-    done = run_here(command, *arguments, "--summary", tmp_path / "summary")
-    assert done.returncode == 1, done.stderr
-    printed = done.stdout + done.stderr
+    result = run_here(command, *arguments, "--summary", tmp_path / "summary")
+    assert result.returncode == 1, result.stderr
+    printed = result.stdout + result.stderr
     assert str(path) in printed
     assert "not a file" in printed or "not files" in printed
     assert json.loads((tmp_path / "summary").read_text())["counts"]["not_files"] == 1
@@ -222,9 +222,9 @@ def test_link_matched_by_a_glob_does_not_make_its_target_an_input(
     path = dump / "payments-0" / "partition.metadata"
     path.unlink()
     path.symlink_to(os.path.join("..", "zz-0", "secret"))
-    done = run_here("verify", "--input", dump / "*")
-    assert done.returncode == 1
-    assert f"{path} -> {private / 'secret'}" in done.stdout + done.stderr
+    result = run_here("verify", "--input", dump / "*")
+    assert result.returncode == 1
+    assert f"{path} -> {private / 'secret'}" in result.stdout + result.stderr
 
 
 def test_link_is_followed_into_another_input_but_not_into_the_parent(
@@ -255,9 +255,9 @@ def test_dump_rejects_an_outside_link_given_by_path_unless_followed(
     path = dump / "payments-0" / name
     target = link_out(path, tmp_path)
     opened.clear()
-    done = run_here("dump", path)
-    assert done.returncode == 1
-    assert f"{path} -> {target}" in done.stdout + done.stderr
+    result = run_here("dump", path)
+    assert result.returncode == 1
+    assert f"{path} -> {target}" in result.stdout + result.stderr
     assert not {str(path), str(target)}.intersection(opened)
     followed = run_here("dump", path, "--follow-links")
     assert followed.returncode == 0, followed.stderr
@@ -281,9 +281,9 @@ def test_metadata_does_not_open_an_outside_link(
     path = dump / name
     target = link_out(path, tmp_path)
     opened.clear()
-    done = run_here("metadata", dump)
-    assert done.returncode == 1
-    assert f"{path} -> {target}" in done.stdout + done.stderr
+    result = run_here("metadata", dump)
+    assert result.returncode == 1
+    assert f"{path} -> {target}" in result.stdout + result.stderr
     assert not {str(path), str(target)}.intersection(opened)
     assert run_here("metadata", dump, "--follow-links").returncode == 0
 
@@ -295,9 +295,9 @@ def test_outside_link_as_metadata_snapshot_is_not_opened(tmp_path: Path, opened:
     path = dump / "__cluster_metadata-0" / "00000000000000000100-0000000001.checkpoint"
     path.symlink_to(tmp_path / "private")
     opened.clear()
-    done = run_here("metadata", dump)
-    assert done.returncode == 1
-    assert f"{path} -> {tmp_path / 'private'}" in done.stdout + done.stderr
+    result = run_here("metadata", dump)
+    assert result.returncode == 1
+    assert f"{path} -> {tmp_path / 'private'}" in result.stdout + result.stderr
     assert not {str(path), str(tmp_path / "private")}.intersection(opened)
 
 
@@ -326,8 +326,8 @@ def test_python_functions_do_not_follow_outside_links(
     index = link_out(dump / "payments-0" / f"{0:020d}.index", tmp_path)
     queries = pa.table({"topic": ["payments"], "partition": [0], "offset": [5]})
 
-    found = kafka_index.verify(dump)
-    rows = [row for row in found.findings if row.topic is not None]
+    result = kafka_index.verify(dump)
+    rows = [row for row in result.findings if row.topic is not None]
     unreadable = {row.path for row in rows if row.file_class == "unreadable" and row.kind != "log"}
     assert {str(dump / "payments-0" / name) for name in (target.name, index.name)} <= unreadable
     built = kafka_index.build_indexes(dump, tmp_path / "a").to_arrow().to_pylist()
@@ -359,9 +359,9 @@ def test_outside_links_in_tiered_storage_are_not_followed(
     target = link_out(path, tmp_path)
     opened.clear()
     given = ("--input", at.data, "--tiered", remote)
-    done = run_here("verify", *given)
-    assert done.returncode == 1
-    assert f"{path} -> {target}" in done.stdout + done.stderr
+    result = run_here("verify", *given)
+    assert result.returncode == 1
+    assert f"{path} -> {target}" in result.stdout + result.stderr
     assert not {str(path), str(target)}.intersection(opened)
     assert run_here("verify", *given, "--follow-links").stderr == ""
 
@@ -371,9 +371,9 @@ def test_links_with_unknown_names_are_reported(dump: Path, tmp_path: Path) -> No
     (dump / "payments-0" / "anything").symlink_to(tmp_path / "anything")
     (dump / "payments-0" / "nothing").symlink_to("nowhere")
     (dump / "payments-0" / "folder").symlink_to(tmp_path)
-    done = run_here("verify", "--input", dump)
-    assert done.returncode == 1
+    result = run_here("verify", "--input", dump)
+    assert result.returncode == 1
     assert (
         f"{dump / 'payments-0' / 'anything'} -> {tmp_path / 'anything'}"
-        in done.stdout + done.stderr
+        in result.stdout + result.stderr
     )

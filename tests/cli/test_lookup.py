@@ -73,15 +73,15 @@ def last_log(data: Path) -> Path:
 
 def test_lookup_writes_one_answer_per_query(offsets: Path, tmp_path: Path) -> None:
     out = tmp_path / "answers.parquet"
-    done = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", out)
-    assert done.returncode == 0, done.stderr
+    result = lookup("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", out)
+    assert result.returncode == 0, result.stderr
     rows = read_answers(out)
     assert [row["id"] for row in rows] == list(range(len(STATUSES)))
     assert [row["status"] for row in rows] == STATUSES
     for status in set(STATUSES):
-        assert f"{status} " in done.stdout
-    assert "9 queries: 1 found, " in done.stdout
-    assert str(out) in done.stdout
+        assert f"{status} " in result.stdout
+    assert "9 queries: 1 found, " in result.stdout
+    assert str(out) in result.stdout
 
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson"])
@@ -90,8 +90,8 @@ def test_answers_are_equal_in_all_formats(ending: str, offsets: Path, tmp_path: 
     for path in (offsets, asked):
         out = tmp_path / f"answers{path.suffix}"
         common = ("--logs", DUMP, "--by", "offset", "--resolve", "record")
-        done = lookup(*common, "--queries", path, "--output", out)
-        assert done.returncode == 0, done.stderr
+        result = lookup(*common, "--queries", path, "--output", out)
+        assert result.returncode == 0, result.stderr
     expected = answer_columns(read_answers(tmp_path / "answers.parquet"))
     assert answer_columns(read_answers(tmp_path / f"answers.{ending}")) == expected
 
@@ -111,8 +111,8 @@ def test_answer_folder_has_one_file_per_query_file(tmp_path: Path) -> None:
         write_queries(tmp_path / f"{number}.parquet", OFFSETS)
     out = tmp_path / "answers"
     glob = tmp_path / "*.parquet"
-    done = lookup("--logs", DUMP, "--queries", glob, "--by", "offset", "--output", out)
-    assert done.returncode == 0, done.stderr
+    result = lookup("--logs", DUMP, "--queries", glob, "--by", "offset", "--output", out)
+    assert result.returncode == 0, result.stderr
     assert len(list(out.glob("part-*.parquet"))) == 2
     assert pq.read_table(out).num_rows == 2 * OFFSETS.num_rows
 
@@ -143,17 +143,17 @@ def test_lookup_reads_indexes_from_another_folder(
     data: Path, offsets: Path, tmp_path: Path
 ) -> None:
     common = ("--queries", offsets, "--by", "offset", "--output")
-    done = lookup("--logs", data, "--indexes", DUMP, *common, tmp_path / "a.parquet")
-    assert done.returncode == 0, done.stderr
-    assert "without index files" not in done.stdout
+    result = lookup("--logs", data, "--indexes", DUMP, *common, tmp_path / "a.parquet")
+    assert result.returncode == 0, result.stderr
+    assert "without index files" not in result.stdout
     assert lookup("--logs", data, *common, tmp_path / "b.parquet").returncode == 0
     assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
 
 
 def test_topic_pattern_must_match_the_full_name(offsets: Path, tmp_path: Path) -> None:
     common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output")
-    done = lookup(*common, tmp_path / "a.parquet", "--topics", "shipments.*")
-    assert done.returncode == 0, done.stderr
+    result = lookup(*common, tmp_path / "a.parquet", "--topics", "shipments.*")
+    assert result.returncode == 0, result.stderr
     statuses = [row["status"] for row in read_answers(tmp_path / "a.parquet")]
     assert statuses[:4] == ["unknown_partition", "before_log_start", *["unknown_partition"] * 2]
     assert lookup(*common, tmp_path / "b.parquet", "--topics", "shipments").returncode == 2
@@ -168,8 +168,8 @@ def test_lookup_can_end_at_the_high_watermark(tmp_path: Path) -> None:
     ends = {}
     for bound in ("log-end", "high-watermark"):
         out = tmp_path / f"{bound}.parquet"
-        done = lookup(*common, out, "--upper-bound", bound)
-        assert done.returncode == 0, done.stderr
+        result = lookup(*common, out, "--upper-bound", bound)
+        assert result.returncode == 0, result.stderr
         ends[bound] = read_answers(out)[0]["found_offset"]
     assert ends == {"log-end": 1463, "high-watermark": 1000}
 
@@ -181,9 +181,9 @@ def test_segments_without_indexes_are_reported_once(data: Path, tmp_path: Path) 
     rows = [(TOPIC, 0, offset) for offset in range(0, 1400, 7)]
     asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
     common = ("--logs", data, "--queries", asked, "--by", "offset", "--output")
-    done = lookup(*common, tmp_path / "a.csv")
-    assert done.returncode == 0
-    assert "4 segments without index files: built in memory" in done.stdout
+    result = lookup(*common, tmp_path / "a.csv")
+    assert result.returncode == 0
+    assert "4 segments without index files: built in memory" in result.stdout
     verbose = lookup(*common, tmp_path / "b.csv", "--verbose")
     assert verbose.stdout.count(".index: ") == 4
 
@@ -199,11 +199,11 @@ def test_index_that_contradicts_its_log_is_reported_and_not_used(
     wrong = sorted(indexes.glob("*/*.index"))[1]
     wrong.write_bytes(wrong.read_bytes()[:-3])
 
-    done = lookup(*common, tmp_path / "b.parquet", "--indexes", indexes)
+    result = lookup(*common, tmp_path / "b.parquet", "--indexes", indexes)
 
-    assert done.returncode == 0
-    assert "1 index file that does not match its log" in done.stdout
-    assert str(wrong) in done.stdout
+    assert result.returncode == 0
+    assert "1 index file that does not match its log" in result.stdout
+    assert str(wrong) in result.stdout
     assert read_answers(tmp_path / "a.parquet") == read_answers(tmp_path / "b.parquet")
 
 
@@ -215,15 +215,15 @@ def test_damage_is_reported_as_status_finding_and_exit_code(data: Path, tmp_path
     report = tmp_path / "report.json"
     common = ("--logs", data, "--queries", asked, "--by", "offset", "--resolve", "record")
 
-    done = lookup(*common, "--output", tmp_path / "a.csv", "--report", report)
+    result = lookup(*common, "--output", tmp_path / "a.csv", "--report", report)
 
-    assert done.returncode == 1
-    assert done.stderr == ""
+    assert result.returncode == 1
+    assert result.stderr == ""
     answers = read_answers(tmp_path / "a.csv")
     unread = [row for row in answers if row["status"] == "unreadable"]
     assert 0 < len(unread) < len(rows)
     assert [row["status"] for row in answers[-2:]] == ["found", "found"]
-    assert f"{len(unread)} queries not answered because of corruption" in done.stdout
+    assert f"{len(unread)} queries not answered because of corruption" in result.stdout
     reported = [json.loads(line) for line in report.read_text().splitlines()]
     assert {row["path"] for row in reported if row["reason_code"] == "unreadable"} == {str(log)}
     assert sum(row["queries"] for row in reported if row["status"]) == len(rows)
@@ -234,10 +234,10 @@ def test_torn_tail_is_reported_and_is_not_damage(data: Path, offsets: Path, tmp_
     with log.open("r+b") as file:
         file.truncate(log.stat().st_size - 10)
     common = ("--logs", data, "--queries", offsets, "--by", "offset")
-    done = lookup(*common, "--output", tmp_path / "a.parquet")
-    assert done.returncode == 0
-    assert "1 log ends before the end of the file" in done.stdout
-    assert log.name in done.stdout
+    result = lookup(*common, "--output", tmp_path / "a.parquet")
+    assert result.returncode == 0
+    assert "1 log ends before the end of the file" in result.stdout
+    assert log.name in result.stdout
 
 
 def test_quiet_run_prints_only_problems(data: Path, offsets: Path, tmp_path: Path) -> None:
@@ -275,8 +275,8 @@ def test_answers_can_be_written_as_starting_offsets(tmp_path: Path) -> None:
     starts, resets = tmp_path / "starts.json", tmp_path / "resets.csv"
     common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp")
     where = ("--starting-offsets", starts, "--reset-offsets", resets)
-    done = lookup(*common, "--output", tmp_path / "a.csv", *where)
-    assert done.returncode == 0, done.stderr
+    result = lookup(*common, "--output", tmp_path / "a.csv", *where)
+    assert result.returncode == 0, result.stderr
     assert json.loads(starts.read_text()) == {
         TOPIC: {"0": 0, "1": 1458},
         "shipments.tracking": {"0": 1500},
@@ -293,9 +293,9 @@ def test_starting_offsets_with_two_queries_of_one_partition_are_rejected(tmp_pat
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts = tmp_path / "starts.json"
     common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output")
-    done = lookup(*common, tmp_path / "a.csv", "--starting-offsets", starts)
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
+    result = lookup(*common, tmp_path / "a.csv", "--starting-offsets", starts)
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
     assert not (tmp_path / "a.csv").exists()
     assert not starts.exists()
 
@@ -358,10 +358,10 @@ def test_wrong_usage_is_one_line_and_exit_code_2(
     places = {"logs": DUMP, "out": tmp_path / "out", "offsets": offsets, "empty": empty}
     places["folder"] = tmp_path
     before = list(files_below(tmp_path))
-    done = lookup(*(one.format(**places) for one in arguments))
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert message.format(**places) in done.stderr
+    result = lookup(*(argument.format(**places) for argument in arguments))
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert message.format(**places) in result.stderr
     assert list(files_below(tmp_path)) == before
 
 
@@ -370,9 +370,9 @@ def test_file_that_cannot_be_written_is_rejected_before_the_work(
 ) -> None:
     common = ("--logs", DUMP, "--queries", offsets, "--by", "offset", "--output", tmp_path / "out")
     for option in ("--report", "--starting-offsets", "--reset-offsets"):
-        done = lookup(*common, option, tmp_path / "missing" / "file.csv")
-        assert done.returncode == 3
-        assert done.stderr.count("\n") == 1
+        result = lookup(*common, option, tmp_path / "missing" / "file.csv")
+        assert result.returncode == 3
+        assert result.stderr.count("\n") == 1
         assert not (tmp_path / "out").exists()
 
 
@@ -382,9 +382,9 @@ def test_malformed_query_found_during_the_run_leaves_no_output(
     asked = tmp_path / "q.csv"
     asked.write_text("topic,partition,offset\n" + f"{TOPIC},0,1\n" * 3 + f'{TOPIC},"0,1\n')
     out = tmp_path / "out.csv"
-    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
-    assert done.returncode == 2
-    assert str(asked) in done.stderr
+    result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    assert result.returncode == 2
+    assert str(asked) in result.stderr
     assert sorted(files_below(tmp_path)) == [offsets.name, asked.name]
 
 
@@ -393,9 +393,9 @@ def test_empty_query_file_is_no_input(form: str, tmp_path: Path) -> None:
     asked = write_queries(tmp_path / f"q.{form}", OFFSETS.slice(0, 0))
     report = tmp_path / "report.csv"
     common = ("--logs", DUMP, "--queries", asked, "--by", "offset", "--report", report)
-    done = lookup(*common, "--output", tmp_path / "out")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "there are no queries" in done.stderr
+    result = lookup(*common, "--output", tmp_path / "out")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "there are no queries" in result.stderr
     assert list(files_below(tmp_path)) == [asked.name]
 
 
@@ -415,8 +415,8 @@ def test_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
     table = table.set_column(3, "timestamp", stamps)
     asked = write_queries(tmp_path / "q.parquet", table)
     out = tmp_path / "out.parquet"
-    done = lookup("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output", out)
-    assert done.returncode == 0, done.stderr
+    result = lookup("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output", out)
+    assert result.returncode == 0, result.stderr
     rows = read_answers(out)
     assert [row["status"] for row in rows] == ["invalid_query", "invalid_query", "found"]
     assert rows[2]["found_timestamp_ms"] >= 1795228800000
@@ -432,9 +432,9 @@ def test_output_equal_to_the_query_file_is_rejected(option: str, tmp_path: Path)
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
     for path in (asked, link / "queries.csv", f"file://{asked}"):
-        done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+        result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
                       "--output", tmp_path / "answers.csv", option, path)  # fmt: skip
-        assert done.returncode == 2
+        assert result.returncode == 2
         assert asked.read_text() == "topic,partition,offset\npage-views,0,5\n"
     assert not (tmp_path / "answers.csv").exists()
 
@@ -443,18 +443,18 @@ def test_output_within_the_input_is_rejected(data: Path, tmp_path: Path) -> None
     asked = tmp_path / "queries.csv"
     asked.write_text("topic,partition,offset\npage-views,0,5\n")
     epochs = data / "page-views-0" / "leader-epoch-checkpoint"
-    done = lookup("--logs", data, "--queries", asked, "--by", "offset",
+    result = lookup("--logs", data, "--queries", asked, "--by", "offset",
                   "--output", tmp_path / "answers.csv", "--starting-offsets", epochs)  # fmt: skip
-    assert done.returncode == 2
+    assert result.returncode == 2
 
 
 def test_output_and_report_of_the_same_path_are_rejected(tmp_path: Path) -> None:
     asked, both = tmp_path / "queries.csv", tmp_path / "both"
     asked.write_text("topic,partition,offset\npage-views,0,5\n")
-    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+    result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
                   "--output", tmp_path / "answers.csv",
                   "--starting-offsets", both, "--reset-offsets", both)  # fmt: skip
-    assert done.returncode == 2
+    assert result.returncode == 2
     assert not both.exists()
 
 
@@ -462,18 +462,18 @@ def test_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
     folder = tmp_path / "queries"
     folder.mkdir()
     os.mkfifo(folder / "a.csv")
-    done = lookup("--logs", DUMP, "--queries", folder, "--by", "offset",
+    result = lookup("--logs", DUMP, "--queries", folder, "--by", "offset",
                   "--output", tmp_path / "answers.csv")  # fmt: skip
-    assert done.returncode == 2
-    assert "not a regular file" in done.stderr
+    assert result.returncode == 2
+    assert "not a regular file" in result.stderr
 
 
 def test_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -> None:
     asked = tmp_path / "queries.csv"
     asked.write_text(f"topic,partition,offset\npage-views,0,{'9' * 5000}\npage-views,0,5\n")
     out = tmp_path / "answers.csv"
-    done = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
-    assert done.returncode == 0, done.stderr
+    result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    assert result.returncode == 0, result.stderr
     assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
 
 
@@ -481,6 +481,6 @@ def test_logs_option_accepts_several_paths(tmp_path: Path) -> None:
     one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
     asked = write_queries(tmp_path / "q.csv", queries("offset", [(TOPIC, 0, 5), (TOPIC, 1, 5)]))
     out = tmp_path / "out.csv"
-    done = lookup("--logs", one, two, "--queries", asked, "--by", "offset", "--output", out)
-    assert done.returncode == 0
+    result = lookup("--logs", one, two, "--queries", asked, "--by", "offset", "--output", out)
+    assert result.returncode == 0
     assert [row["status"] for row in read_answers(out)] == ["found", "found"]

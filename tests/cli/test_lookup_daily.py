@@ -42,14 +42,14 @@ def asked(tmp_path: Path) -> Path:
 
 def test_bad_queries_are_reported_with_row_and_reason(asked: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report)
-    assert done.returncode == 0, done.stderr
-    assert "5 malformed queries:" in done.stdout
+    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.csv", "--report", report)
+    assert result.returncode == 0, result.stderr
+    assert "5 malformed queries:" in result.stdout
     for row, reason in FIRST:
-        assert f"row {row}: {reason}" in done.stdout
+        assert f"row {row}: {reason}" in result.stdout
     rows = map(json.loads, report.read_text().splitlines())
-    found = [(row["row"], row["reason"]) for row in rows if row["reason_code"] == "invalid_query"]
-    assert found == FIRST
+    actual = [(row["row"], row["reason"]) for row in rows if row["reason_code"] == "invalid_query"]
+    assert actual == FIRST
 
 
 def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
@@ -59,12 +59,12 @@ def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None
         {"topic": ["payments"] * 20, "partition": [0] * 20, "offset": offsets},
     )
     pq.write_table(table, asked, row_group_size=3)
-    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.parquet")
-    shown = [line for line in done.stdout.splitlines() if ", row " in line]
+    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.parquet")
+    shown = [line for line in result.stdout.splitlines() if ", row " in line]
     assert [line.split(", row ")[1] for line in shown] == [
         f"{row}: offset -1 is negative" for row in range(6, 16)
     ]
-    assert "  and 4 more" in done.stdout
+    assert "  and 4 more" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -83,8 +83,8 @@ def test_bad_json_lines_are_reported_with_reasons(
 ) -> None:
     asked = tmp_path / "queries.json"
     asked.write_text('{"topic": "payments", "partition": 0, "offset": 1}\n' + line + "\n")
-    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / output)
-    assert f"row 2: {reason}" in done.stdout
+    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / output)
+    assert f"row 2: {reason}" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -94,16 +94,16 @@ def test_fail_on_status_sets_the_exit_code_after_writing_answers(
     statuses: str, code: int, asked: Path, tmp_path: Path
 ) -> None:
     answers = tmp_path / "a.csv"
-    done = lookup(*LOGS, "--queries", asked, "--output", answers, "--fail-on", statuses)
-    assert done.returncode == code
-    assert ("(--fail-on)" in done.stdout) == bool(code)
+    result = lookup(*LOGS, "--queries", asked, "--output", answers, "--fail-on", statuses)
+    assert result.returncode == code
+    assert ("(--fail-on)" in result.stdout) == bool(code)
     assert len(answers.read_text().splitlines()) == len(CSV.splitlines())
 
 
 def test_unknown_status_is_wrong_usage(asked: Path, tmp_path: Path) -> None:
-    done = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "found")
-    assert done.returncode == 2
-    assert "--fail-on: found is not one of the choices (expected invalid, unknown" in done.stderr
+    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "found")
+    assert result.returncode == 2
+    assert "--fail-on: found is not one of the choices (expected invalid, unknown" in result.stderr
 
 
 @pytest.mark.parametrize("name", ["answers.csv", "answers"])
@@ -144,9 +144,9 @@ def test_rerun_with_changed_inputs_is_rejected(change: str, asked: Path, tmp_pat
     else:
         path = {"queries": asked, "answers": answers, "starts": starts}[change]
         os.utime(path, ns=(0, 0))
-    done = lookup(*arguments)
-    assert done.returncode == 2
-    assert "the output exists already" in done.stderr
+    result = lookup(*arguments)
+    assert result.returncode == 2
+    assert "the output exists already" in result.stderr
 
 
 def test_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
@@ -159,9 +159,9 @@ def test_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
 
 def test_missing_starting_offset_leaves_no_output(asked: Path, tmp_path: Path) -> None:
     answers, starts = tmp_path / "answers", tmp_path / "starts.json"
-    done = lookup(*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts)
-    assert done.returncode == 2
-    assert "starting offset" in done.stderr
+    result = lookup(*LOGS, "--queries", asked, "--output", answers, "--starting-offsets", starts)
+    assert result.returncode == 2
+    assert "starting offset" in result.stderr
     assert not answers.exists()
     assert not starts.exists()
 
@@ -201,8 +201,8 @@ def test_rerun_at_the_last_stable_offset_detects_changed_state_files(
     asked.write_text("topic,partition,offset\npayments,0,5\n")
     arguments = ("--logs", data, "--indexes", indexes, "--upper-bound", "last-stable-offset")
     written = ("--by", "offset", "--queries", asked, "--output", tmp_path / "a.csv")
-    done = lookup(*arguments, *written)
-    assert done.returncode == 0, done.stderr
+    result = lookup(*arguments, *written)
+    assert result.returncode == 0, result.stderr
     again = lookup(*arguments, *written)
     assert "nothing to do" in again.stdout, again.stderr
 

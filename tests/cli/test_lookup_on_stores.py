@@ -62,11 +62,11 @@ def test_answers_written_to_a_store_equal_local_bytes(
     there = upload(here, f"{bucket}/work")
     common = ("--by", "offset", "--resolve", "record")
     for logs, root in ((DUMP, str(here)), (remote, there)):
-        done = lookup(
+        result = lookup(
             *("--logs", logs, *common, "--queries", f"{root}/queries"),
             *("--output", f"{root}/out/{output}", "--report", f"{root}/out.report.json"),
         )
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
     check_same(here / "out", f"{there}/out")
     report = (here / "out.report.json").read_text()
     assert store_of(there).read(f"{there}/out.report.json").decode() == report
@@ -102,20 +102,20 @@ def test_output_in_a_store_is_replaced_atomically_on_request(
 
 def test_starting_offsets_are_written_to_a_store(tmp_path: Path, bucket: str, remote: str) -> None:
     asked = write_queries(tmp_path / "q.csv", queries("timestamp", [(TOPIC, 0, 0)]))
-    done = lookup(
+    result = lookup(
         *("--logs", remote, "--queries", asked, "--by", "timestamp", "--output"),
         *(f"{bucket}/a.csv", "--starting-offsets", f"{bucket}/starts.json"),
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert list(json.loads(store_of(bucket).read(f"{bucket}/starts.json"))) == [TOPIC]
 
 
 def test_lookup_in_a_store_announces_segments_read_completely(tmp_path: Path, bucket: str) -> None:
     copy_partitions(tmp_path, f"{TOPIC}-0")
     remote = upload(tmp_path, f"{bucket}/bare")
-    done = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
-    assert done.returncode == 0
-    assert "without index files: each requested one is read completely" in done.stderr
+    result = lookup("--logs", remote, "--topic", TOPIC, "--partition", 0, "--offset", 5)
+    assert result.returncode == 0
+    assert "without index files: each requested one is read completely" in result.stderr
 
 
 def test_answers_written_to_hdfs_equal_local_bytes(hdfs: HdfsServer, tmp_path: Path) -> None:
@@ -129,10 +129,12 @@ def test_answers_written_to_hdfs_equal_local_bytes(hdfs: HdfsServer, tmp_path: P
         upload(DUMP / f"{TOPIC}-{partition}", f"{root}/dump/{TOPIC}-{partition}")
     common = ("--by", "offset", "--resolve", "record", "--overwrite", "--output")
     for output in ("answers", "answers.csv", "answers"):
-        done = lookup("--logs", DUMP, "--queries", asked, *common, here / output)
-        assert done.returncode == 0, done.stderr
-        done = lookup("--logs", f"{root}/dump", "--queries", there, *common, f"{root}/out/{output}")
-        assert done.returncode == 0, done.stderr
+        result = lookup("--logs", DUMP, "--queries", asked, *common, here / output)
+        assert result.returncode == 0, result.stderr
+        result = lookup(
+            "--logs", f"{root}/dump", "--queries", there, *common, f"{root}/out/{output}"
+        )
+        assert result.returncode == 0, result.stderr
     check_same(here, f"{root}/out")
     names = [entry.path for entry in store_of(root).list_directory(f"{root}/out")]
     assert not any(".tmp" in name for name in names)

@@ -35,9 +35,9 @@ def test_single_lookup_equals_bulk_lookup(by: str, resolve: str, tmp_path: Path)
 
 def test_single_lookup_prints_a_readable_answer() -> None:
     answer = ask(*HERE, "--offset", 777, "--resolve", "record")
-    done = lookup("--logs", DUMP, *HERE, "--offset", 777, "--resolve", "record")
-    assert (done.returncode, done.stderr) == (0, "")
-    title, *lines = done.stdout.splitlines()
+    result = lookup("--logs", DUMP, *HERE, "--offset", 777, "--resolve", "record")
+    assert (result.returncode, result.stderr) == (0, "")
+    title, *lines = result.stdout.splitlines()
     assert title == "orders.eu-west-0, offset 777: found"
     cells = dict(line.strip().split("  ", 1) for line in lines)
     cells = {name: text.strip() for name, text in cells.items()}
@@ -56,9 +56,9 @@ def test_single_lookup_prints_a_readable_answer() -> None:
 
 
 def test_status_without_an_answer_is_explained() -> None:
-    done = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
-    assert done.returncode == 0
-    assert done.stdout == (
+    result = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
+    assert result.returncode == 0
+    assert result.stdout == (
         "orders.eu-west-0, offset 1000000: after_log_end (after the log end offset: out of range; "
         "the log begins at 0 and ends at 1463)\n"
     )
@@ -114,19 +114,19 @@ def test_single_lookup_reads_no_other_partition(tmp_path: Path) -> None:
 
 
 def test_missing_partition_is_reported_with_existing_ones() -> None:
-    done = lookup("--logs", DUMP, "--topic", TOPIC, "--partition", 9, "--offset", 1)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "no partition orders.eu-west-9 here" in done.stderr
-    assert "0, 1, 2" in done.stderr
+    result = lookup("--logs", DUMP, "--topic", TOPIC, "--partition", 9, "--offset", 1)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert "no partition orders.eu-west-9 here" in result.stderr
+    assert "0, 1, 2" in result.stderr
 
 
 def test_findings_are_printed_on_stderr(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     asked = ("--logs", data, *HERE, "--offset", 5, "--json")
-    done = lookup(*asked)
-    assert done.returncode == 0
-    assert json.loads(done.stdout)["status"] == "found"
-    assert "no_index: " in done.stderr
+    result = lookup(*asked)
+    assert result.returncode == 0
+    assert json.loads(result.stdout)["status"] == "found"
+    assert "no_index: " in result.stderr
     assert lookup(*asked, "--quiet").stderr == ""
 
 
@@ -134,10 +134,10 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     log = min(data.glob("*/*.log"))
     log.write_bytes(b"\xff" * 100 + log.read_bytes()[100:])
-    done = lookup("--logs", data, *HERE, "--offset", 5, "--quiet")
-    assert done.returncode == 1
-    assert "unreadable" in done.stdout
-    assert log.name in done.stderr
+    result = lookup("--logs", data, *HERE, "--offset", 5, "--quiet")
+    assert result.returncode == 1
+    assert "unreadable" in result.stdout
+    assert log.name in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -158,10 +158,10 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:
-    done = lookup("--logs", DUMP, *arguments)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.count("\n") == 1
-    assert message in done.stderr
+    result = lookup("--logs", DUMP, *arguments)
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+    assert message in result.stderr
 
 
 @pytest.mark.parametrize("by_option", [True, False])
@@ -174,9 +174,9 @@ def test_batch_above_the_memory_limit_is_unreadable(tmp_path: Path, *, by_option
     settings.write_text("max.decompressed.bytes=5000\n")
     limit = ("--max-decompressed-bytes", 5000) if by_option else ("--config", settings)
     question = ("--logs", directory, "--topic", "t", "--partition", 0, "--offset", 0)
-    done = lookup(*question, "--resolve", "record", *limit)
-    assert done.returncode == 1
-    assert "too_large" in done.stdout + done.stderr
+    result = lookup(*question, "--resolve", "record", *limit)
+    assert result.returncode == 1
+    assert "too_large" in result.stdout + result.stderr
     assert lookup(*question, "--resolve", "record").returncode == 0
 
 
@@ -189,7 +189,7 @@ def test_damage_before_the_last_stable_offset_is_printed_with_expected_and_found
     log.write_bytes(opened + batch(3) + batch(4))
     (tmp_path / "replication-offset-checkpoint").write_text("0\n1\norders 0 9\n")
     question = ("--topic", "orders", "--partition", "0", "--offset", "7")
-    done = lookup("--input", tmp_path, *question, "--upper-bound", "last-stable-offset")
-    assert done.returncode == 1
-    assert "overlap" in done.stderr
-    assert "(expected " in done.stderr
+    result = lookup("--input", tmp_path, *question, "--upper-bound", "last-stable-offset")
+    assert result.returncode == 1
+    assert "overlap" in result.stderr
+    assert "(expected " in result.stderr

@@ -26,15 +26,15 @@ ENDS = {0: 1574, 1: 1816}
 
 
 def rows(*arguments: Argument) -> list[dict[str, Any]]:
-    done = lookup(*arguments, "--json")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = lookup(*arguments, "--json")
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_lookup_of_a_topic_prints_a_row_per_partition() -> None:
-    done = lookup(*TOPIC)
-    assert done.returncode == 0, done.stderr
-    header, *lines = done.stdout.splitlines()
+    result = lookup(*TOPIC)
+    assert result.returncode == 0, result.stderr
+    header, *lines = result.stdout.splitlines()
     assert header.split("  ")[0] == "partition"
     assert [line.split()[:4] for line in lines] == [
         ["0", "0", "1574", "1,574"],
@@ -67,16 +67,16 @@ def test_partitions_option_selects_several_partitions() -> None:
 
 
 def test_topic_lookup_prints_lines_like_kafka_get_offsets() -> None:
-    done = lookup(*TOPIC, "--get-offsets")
-    assert (done.stdout, done.stderr) == ("payments:0:1574\npayments:1:1816\n", "")
-    done = lookup(*ONE, "--offset", 7, "--get-offsets")
-    assert done.stdout == "payments:0:7\n"
+    result = lookup(*TOPIC, "--get-offsets")
+    assert (result.stdout, result.stderr) == ("payments:0:1574\npayments:1:1816\n", "")
+    result = lookup(*ONE, "--offset", 7, "--get-offsets")
+    assert result.stdout == "payments:0:7\n"
 
 
 def test_partition_without_an_answer_is_omitted_for_scripts() -> None:
-    done = lookup(*TOPIC, "--timestamp", 10**14, "--get-offsets")
-    assert (done.returncode, done.stdout) == (0, "")
-    assert "no offset for payments:1: no_record_at_or_after" in done.stderr
+    result = lookup(*TOPIC, "--timestamp", 10**14, "--get-offsets")
+    assert (result.returncode, result.stdout) == (0, "")
+    assert "no offset for payments:1: no_record_at_or_after" in result.stderr
 
 
 def test_partition_without_segments_is_listed(tmp_path: Path) -> None:
@@ -87,30 +87,30 @@ def test_partition_without_segments_is_listed(tmp_path: Path) -> None:
 
 
 def test_absent_topic_suggests_near_names() -> None:
-    done = lookup(*LOGS, "--topic", "paymnets", "--offset", 1)
-    assert done.returncode == 2
-    assert "did you mean payments?" in done.stderr
+    result = lookup(*LOGS, "--topic", "paymnets", "--offset", 1)
+    assert result.returncode == 2
+    assert "did you mean payments?" in result.stderr
 
 
 def test_absent_partition_is_reported_with_the_existing_ones() -> None:
-    done = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
-    assert done.returncode == 2
-    assert "no partition payments-9 here (found its partitions 0, 1)" in done.stderr
+    result = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
+    assert result.returncode == 2
+    assert "no partition payments-9 here (found its partitions 0, 1)" in result.stderr
 
 
 def test_offset_out_of_range_reports_log_start_and_end() -> None:
-    done = lookup(*ONE, "--offset", 10**6)
-    assert "out of range; the log begins at 0 and ends at 1574)" in done.stdout
+    result = lookup(*ONE, "--offset", 10**6)
+    assert "out of range; the log begins at 0 and ends at 1574)" in result.stdout
     (answer,) = rows(*ONE, "--offset", 10**6)
     assert (answer["log_start_offset"], answer["log_end_offset"]) == (0, 1574)
 
 
 @pytest.mark.parametrize("which", [ONE, TOPIC])
 def test_epoch_seconds_are_rejected_as_timestamps(which: tuple[Argument, ...]) -> None:
-    done = lookup(*which, "--timestamp", 1714550400)
-    assert done.returncode == 2
-    assert "looks like seconds (2024-05-01T08:00:00.000Z)" in done.stderr
-    assert "give 1714550400000, or ms:1714550400" in done.stderr
+    result = lookup(*which, "--timestamp", 1714550400)
+    assert result.returncode == 2
+    assert "looks like seconds (2024-05-01T08:00:00.000Z)" in result.stderr
+    assert "give 1714550400000, or ms:1714550400" in result.stderr
 
 
 @pytest.mark.parametrize("timestamp", ["ms:1714550400", 0, 10**11, -2, "1970-01-20T20:15:50Z"])
@@ -131,8 +131,8 @@ def test_small_timestamps_are_accepted_if_the_log_contains_small_ones(tmp_path: 
 def test_query_table_accepts_any_timestamps(tmp_path: Path) -> None:
     asked, answers = tmp_path / "q.csv", tmp_path / "a.csv"
     asked.write_text("topic,partition,timestamp\npayments,0,1714550400\n")
-    done = lookup(*LOGS, "--queries", asked, "--by", "timestamp", "--output", answers)
-    assert done.returncode == 0, done.stderr
+    result = lookup(*LOGS, "--queries", asked, "--by", "timestamp", "--output", answers)
+    assert result.returncode == 0, result.stderr
     assert '"found"' in answers.read_text()
 
 
@@ -193,10 +193,10 @@ def test_table_fits_a_terminal() -> None:
 
 @pytest.mark.parametrize("level", ["index", "batch"])
 def test_unsupported_level_of_a_topic_lookup_is_rejected(level: str) -> None:
-    done = lookup(*TOPIC, "--offset", 5, "--resolve", level)
+    result = lookup(*TOPIC, "--offset", 5, "--resolve", level)
 
-    assert done.returncode == 2
-    assert "--resolve" in done.stderr
+    assert result.returncode == 2
+    assert "--resolve" in result.stderr
     assert lookup(*ONE, "--offset", 5, "--resolve", level).returncode == 0
 
 
@@ -213,8 +213,8 @@ def test_lookup_of_several_topics_equals_lookups_of_each() -> None:
     ]
     assert len(alone) == 5
     assert rows(*TOPICS, "--at", key) == alone
-    done = lookup(*TOPICS, "--at", key)
-    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [
+    result = lookup(*TOPICS, "--at", key)
+    assert [line.split()[:2] for line in result.stdout.splitlines()[1:]] == [
         [row["topic"], str(row["partition"])] for row in alone
     ]
 
@@ -226,9 +226,9 @@ def test_topics_and_partitions_options_combine() -> None:
         ("orders.eu-west", 2),
         ("payments", 0),
     ]
-    done = lookup(*TOPICS, "--partition", 9)
-    assert done.returncode == 2
-    assert "no partition 9 of the topics that match" in done.stderr
+    result = lookup(*TOPICS, "--partition", 9)
+    assert result.returncode == 2
+    assert "no partition 9 of the topics that match" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -239,8 +239,8 @@ def test_topic_lookup_writes_starting_offsets(
     question: tuple[Argument, ...], found: list[int], tmp_path: Path
 ) -> None:
     starts, plan = tmp_path / "starts.json", tmp_path / "plan.csv"
-    done = lookup(*TOPIC, *question, "--starting-offsets", starts, "--reset-offsets", plan)
-    assert done.returncode == 0, done.stderr
+    result = lookup(*TOPIC, *question, "--starting-offsets", starts, "--reset-offsets", plan)
+    assert result.returncode == 0, result.stderr
     assert json.loads(starts.read_text()) == {"payments": dict(zip("01", found, strict=True))}
     assert plan.read_text() == f"payments,0,{found[0]}\npayments,1,{found[1]}\n"
 
@@ -251,9 +251,9 @@ def test_starting_offsets_are_written_only_for_all_partitions(tmp_path: Path) ->
     starts = tmp_path / "starts.json"
     asked = ("--logs", data, "--topics", "payments", "--starting-offsets", starts)
     assert "need --offset or --at" in lookup(*asked).stderr
-    done = lookup(*asked, "--at", "now")
-    assert done.returncode == 2
-    assert "no starting offset for payments-7: unknown_partition" in done.stderr
+    result = lookup(*asked, "--at", "now")
+    assert result.returncode == 2
+    assert "no starting offset for payments-7: unknown_partition" in result.stderr
     assert not starts.exists()
     inside = data / "payments-0" / "starts.json"
     assert lookup(*asked[:-1], inside, "--at", "now").returncode == 2
@@ -272,9 +272,9 @@ def test_starting_offsets_are_written_only_for_all_partitions(tmp_path: Path) ->
     ],
 )
 def test_topic_pattern_without_a_match_suggests_topics(topics: str, hint: str) -> None:
-    done = lookup(*LOGS, "--topics", topics, "--at", "now")
-    assert done.returncode == 2
-    assert done.stderr.rstrip().endswith(hint)
+    result = lookup(*LOGS, "--topics", topics, "--at", "now")
+    assert result.returncode == 2
+    assert result.stderr.rstrip().endswith(hint)
     with pytest.raises(InputError) as refused:
         kafka_index.verify(DUMP, topics=topics)
     assert str(refused.value).endswith(hint)

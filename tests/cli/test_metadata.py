@@ -37,9 +37,9 @@ metadata = partial(run_here, "metadata")
 
 
 def rows(what: str, *paths: Path) -> list[dict[str, Any]]:
-    done = metadata(*(paths or (DUMP,)), "--what", what, "--json")
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = metadata(*(paths or (DUMP,)), "--what", what, "--json")
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_topics_have_their_ids_partitions_and_configurations() -> None:
@@ -56,10 +56,10 @@ def test_topics_have_their_ids_partitions_and_configurations() -> None:
 
 
 def test_every_partition_of_the_directory_is_in_the_metadata() -> None:
-    found = {f"{row['topic']}-{row['partition']}" for row in rows("partitions")}
+    result = {f"{row['topic']}-{row['partition']}" for row in rows("partitions")}
 
     directories = {path.name for path in DUMP.iterdir() if path.is_dir()}
-    assert found == directories - {"__cluster_metadata-0"}
+    assert result == directories - {"__cluster_metadata-0"}
 
 
 def test_committed_offsets_have_topic_ids_and_epochs() -> None:
@@ -79,13 +79,13 @@ def test_metadata_lists_an_open_transaction() -> None:
     "what", [name for name in (*METADATA_TABLES, *LAG_TABLES) if name != "remote-segments"]
 )
 def test_table_is_readable_as_text_with_the_times_of_the_values(what: str) -> None:
-    done = metadata(DUMP, "--what", what)
+    result = metadata(DUMP, "--what", what)
 
-    header, *lines = done.stdout.splitlines()
+    header, *lines = result.stdout.splitlines()
     values = rows(what)
     names = list(values[0])
     assert header.split() == [re.sub("_timestamp_ms$", "_time", name) for name in names]
-    assert done.stderr == f"{what}: {len(values)} row{'s' if len(values) > 1 else ''}\n"
+    assert result.stderr == f"{what}: {len(values)} row{'s' if len(values) > 1 else ''}\n"
     times = [name for name in names if name.endswith("_timestamp_ms")]
     for row, line in zip(values, lines, strict=True):
         shown = [None if row[name] is None else format_time(row[name]) for name in times]
@@ -114,8 +114,8 @@ def test_metadata_record_without_a_timestamp_has_a_null_timestamp(tmp_path: Path
 
 def test_table_is_written_as_parquet_arrow_and_json(tmp_path: Path) -> None:
     for ending in ("parquet", "arrow", "json"):
-        done = metadata(DUMP, "--what", "topics", "--output", tmp_path / f"topics.{ending}")
-        assert done.returncode == 0, done.stderr
+        result = metadata(DUMP, "--what", "topics", "--output", tmp_path / f"topics.{ending}")
+        assert result.returncode == 0, result.stderr
 
     table = pq.read_table(tmp_path / "topics.parquet")
     with pa.ipc.open_file(tmp_path / "topics.arrow") as file:
@@ -133,10 +133,10 @@ def test_summary_counts_records_by_type() -> None:
 
 
 def test_metadata_summary_is_printed_as_text() -> None:
-    done = run_here("metadata", DUMP)
+    result = run_here("metadata", DUMP)
 
-    assert done.returncode == 0, done.stderr
-    assert "cluster: 16 topics, 24 partitions, 1 broker, next producer id 1000" in done.stdout
+    assert result.returncode == 0, result.stderr
+    assert "cluster: 16 topics, 24 partitions, 1 broker, next producer id 1000" in result.stdout
 
 
 def test_damaged_metadata_log_is_exit_code_1_and_other_rows_are_printed(tmp_path: Path) -> None:
@@ -145,20 +145,20 @@ def test_damaged_metadata_log_is_exit_code_1_and_other_rows_are_printed(tmp_path
     (log,) = copy.glob("*.log")
     log.write_bytes(log.read_bytes()[:-7])
 
-    done = metadata(tmp_path, "--what", "offsets", "--json")
+    result = metadata(tmp_path, "--what", "offsets", "--json")
 
-    assert done.returncode == 1
-    assert str(log) in done.stderr
-    assert done.stdout.count("\n") == 3
+    assert result.returncode == 1
+    assert str(log) in result.stderr
+    assert result.stdout.count("\n") == 3
 
 
 def test_directory_without_the_topics_is_wrong_usage(tmp_path: Path) -> None:
     shutil.copytree(DUMP / "app-logs-0", tmp_path / "app-logs-0")
 
-    done = metadata(tmp_path)
+    result = metadata(tmp_path)
 
-    assert done.returncode == 2
-    assert "the input has no log of __cluster_metadata" in done.stderr
+    assert result.returncode == 2
+    assert "the input has no log of __cluster_metadata" in result.stderr
 
 
 def test_table_option_accepts_exactly_the_readable_tables() -> None:
@@ -184,9 +184,9 @@ def test_metadata_does_not_change_the_input(tmp_path: Path) -> None:
 
 
 def dumped_records(log: Path, *options: str) -> list[dict[str, Any]]:
-    done = run_here("dump", "--records", "--json", *options, log)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = run_here("dump", "--records", "--json", *options, log)
+    assert result.returncode == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def test_dump_decodes_records_of_internal_topics() -> None:
@@ -215,9 +215,9 @@ def test_dumped_records_do_not_show_credentials(tmp_path: Path) -> None:
     log = write_log(tmp_path / "__cluster_metadata-0", log_batch(0, scram, secret, later))
 
     for options in ((), ("--json",), ("--values", "text"), ("--values", "hex", "--json")):
-        done = run_here("dump", "--records", *options, log)
-        assert done.returncode == 0, done.stderr
-        shown = done.stdout
+        result = run_here("dump", "--records", *options, log)
+        assert result.returncode == 0, result.stderr
+        shown = result.stdout
         for hidden in ("stored-key", "hunter2"):
             assert hidden not in shown
             assert hidden.encode().hex() not in shown
@@ -226,10 +226,10 @@ def test_dumped_records_do_not_show_credentials(tmp_path: Path) -> None:
 def test_requested_keys_and_values_are_shown_as_bytes() -> None:
     (log,) = (DUMP / "__transaction_state-0").glob("*.log")
 
-    done = run_here("dump", "--records", "--values", "hex", log)
+    result = run_here("dump", "--records", "--values", "hex", log)
 
-    assert "0x0001" in done.stdout
-    assert "transactionTimeoutMs" not in done.stdout
+    assert "0x0001" in result.stdout
+    assert "transactionTimeoutMs" not in result.stdout
 
 
 def test_tables_of_an_object_store_equal_those_of_a_local_dump(s3: S3Server) -> None:
@@ -253,19 +253,19 @@ def test_snapshot_in_an_object_store_is_read(s3: S3Server, tmp_path: Path) -> No
     write_snapshot(tmp_path / "__cluster_metadata-0", 4, topic)
     with new_bucket(s3) as bucket:
         upload(tmp_path, bucket)
-        done = metadata(bucket, "--what", "topics", "--json")
+        result = metadata(bucket, "--what", "topics", "--json")
 
-    assert json.loads(done.stdout)["topic"] == "orders"
+    assert json.loads(result.stdout)["topic"] == "orders"
 
 
 def test_group_lag_equals_the_log_end_minus_the_committed_offset() -> None:
-    found = rows("lag")
+    result = rows("lag")
 
-    assert [(row["partition"], row["committed_offset"]) for row in found] == [
+    assert [(row["partition"], row["committed_offset"]) for row in result] == [
         (row["partition"], row["offset"]) for row in rows("offsets")
     ]
     asked = partial(run_here, "lookup", "--logs", DUMP, "--topic", "orders.eu-west")
-    for row, bounds in zip(found, asked("--json").stdout.splitlines(), strict=True):
+    for row, bounds in zip(result, asked("--json").stdout.splitlines(), strict=True):
         (partition,) = asked(
             "--partition",
             row["partition"],
@@ -336,15 +336,15 @@ def test_unknown_lag_is_null_and_exit_code_1(damage: str, tmp_path: Path) -> Non
         content = bytearray(log.read_bytes())
         content[61:101] = b"\xff" * 40  # the first record
         log.write_bytes(content)
-    done = metadata(data, "--what", "lag", "--json")
+    result = metadata(data, "--what", "lag", "--json")
 
-    assert done.returncode == 1
-    first, *others = map(json.loads, done.stdout.splitlines())
+    assert result.returncode == 1
+    first, *others = map(json.loads, result.stdout.splitlines())
     unknown = others if damage == "absent" else [first]
     for row in unknown:
         assert row["lag_ms"] is None
         assert row["reason"]
-        assert f"the lag of {row['topic']}-{row['partition']} is not known" in done.stderr
+        assert f"the lag of {row['topic']}-{row['partition']} is not known" in result.stderr
     assert first["lag_records"] == 48
     library = kafka_index.read_metadata(data, what="lag")
     assert library.outcome.exit_code == 1
@@ -356,7 +356,7 @@ def test_future_timestamps_that_delay_retention_are_reported(tmp_path: Path) -> 
     write_partition(tmp_path, {0: log}, "orders-0", indexed=True)
     copy_partitions(tmp_path, "__consumer_offsets-0")
 
-    found = json.loads(metadata(tmp_path, "--json").stdout)
-    assert found["future_timestamps"] == {"orders": {"segments": 1, "size_bytes": len(log)}}
+    document = json.loads(metadata(tmp_path, "--json").stdout)
+    assert document["future_timestamps"] == {"orders": {"segments": 1, "size_bytes": len(log)}}
     text = "timestamps of orders in the future delay retention by time: 1 segment"
     assert text in metadata(tmp_path).stdout

@@ -28,8 +28,8 @@ DATA = re.compile(
 def parameters_of(names: Iterable[str]) -> Iterator[tuple[str, list[click.Parameter]]]:
     """Yield commands, those of a group by both names, with their parameters."""
     for name in names:
-        found = load_command(name, as_job=False)
-        own = found.commands.items() if isinstance(found, click.Group) else [("", found)]
+        result = load_command(name, as_job=False)
+        own = result.commands.items() if isinstance(result, click.Group) else [("", result)]
         yield from ((f"{name} {below}".strip(), each.params) for below, each in own)
 
 
@@ -68,11 +68,11 @@ def test_no_command_accepts_a_password_option(
     if option != "--summary":
         given += ["--summary", str(summary)]
 
-    done = run_here(*command.split(), *given)
+    result = run_here(*command.split(), *given)
 
-    assert done.returncode == 2
-    assert re.search("contains a password|holds a secret", done.stderr), done.stderr
-    assert CANARY not in done.stdout + done.stderr
+    assert result.returncode == 2
+    assert re.search("contains a password|holds a secret", result.stderr), result.stderr
+    assert CANARY not in result.stdout + result.stderr
     # Nothing was opened, but for the summary.
     assert option == "--storage-option" or not list(tmp_path.iterdir())
 

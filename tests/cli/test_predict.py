@@ -41,10 +41,10 @@ def tear(data: Path) -> None:
 
 
 def test_safe_start_is_exit_code_0(data: Path) -> None:
-    done = predict("--input", data, "--metadata", data)
+    result = predict("--input", data, "--metadata", data)
 
-    assert done.returncode == 0, done.stdout
-    assert conclusion(done).startswith("safe")
+    assert result.returncode == 0, result.stdout
+    assert conclusion(result).startswith("safe")
 
 
 def metadata_apart(data: Path, log_dirs: Path) -> tuple[Path, Path]:
@@ -65,11 +65,11 @@ def metadata_apart(data: Path, log_dirs: Path) -> tuple[Path, Path]:
 def test_configured_metadata_log_can_also_be_an_input(data: Path, *, is_here: bool) -> None:
     metadata, config = metadata_apart(data, data if is_here else Path("/var/kafka/data"))
 
-    done = predict("--input", data, metadata, "--config", config)
+    result = predict("--input", data, metadata, "--config", config)
 
-    assert done.returncode == 0, done.stdout
-    assert conclusion(done).startswith("safe")
-    assert "not checked" not in done.stdout
+    assert result.returncode == 0, result.stdout
+    assert conclusion(result).startswith("safe")
+    assert "not checked" not in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -94,9 +94,9 @@ def test_data_directories_only_in_the_settings_are_checked_or_unknown(
     with config.open("a") as file:
         file.write(f"log.dirs={log_dirs.format(root=data.parent)}\n")
 
-    done = predict("--input", data, *([metadata] * has_metadata), "--config", config)
+    result = predict("--input", data, *([metadata] * has_metadata), "--config", config)
 
-    assert conclusion(done).split()[0].strip(":") == verdict, done.stdout
+    assert conclusion(result).split()[0].strip(":") == verdict, result.stdout
 
 
 def test_sole_controller_keeps_metadata_before_the_torn_tail(data: Path) -> None:
@@ -129,13 +129,15 @@ def test_metadata_records_are_predicted_lost_only_with_a_single_controller(
     others = "".join(f',{{"voterId":{voter}}}' for voter in range(2, voters + 1))
     state.write_text(state.read_text().replace('[{"voterId":1}]', f'[{{"voterId":1}}{others}]'))
 
-    done = predict("--input", data, "--config", config)
+    result = predict("--input", data, "--config", config)
 
     if voters == 1:
-        assert conclusion(done).startswith("loses"), done.stdout
-        assert f"{log.parent}: loaded, log start 0 to 0, log end " in done.stdout
+        assert conclusion(result).startswith("loses"), result.stdout
+        assert f"{log.parent}: loaded, log start 0 to 0, log end " in result.stdout
     else:
-        assert conclusion(done).startswith("unknown: the metadata log is truncated"), done.stdout
+        assert conclusion(result).startswith("unknown: the metadata log is truncated"), (
+            result.stdout
+        )
 
 
 @pytest.mark.parametrize(("lost_bytes", "verdict"), [(3, "safe"), (100, "unknown")])
@@ -148,9 +150,9 @@ def test_metadata_snapshot_with_a_torn_footer_is_complete(
         path.unlink()
     snapshot.write_bytes(snapshot.read_bytes()[:-lost_bytes])
 
-    done = predict("--input", data)
+    result = predict("--input", data)
 
-    assert conclusion(done).startswith(verdict), done.stdout + done.stderr
+    assert conclusion(result).startswith(verdict), result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(
@@ -163,31 +165,31 @@ def test_unreadable_input_of_predict_is_exit_code_3_without_verdict(
     path = min(data.glob(name))
     path.chmod(0)
 
-    done = finish(start("--input", data, command_name="predict", privileged=False))
+    result = finish(start("--input", data, command_name="predict", privileged=False))
 
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert str(path) in done.stderr
-    assert done.stdout == ""
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert str(path) in result.stderr
+    assert result.stdout == ""
 
 
 def test_predicted_loss_is_exit_code_1_with_a_suggestion(data: Path) -> None:
     tear(data)
 
-    done = predict("--input", data)
+    result = predict("--input", data)
 
-    assert done.returncode == 1
-    assert conclusion(done).startswith("loses: a broker starts, ")
-    assert "records lost or hidden: offsets 2117 to" in done.stdout
-    assert "  on a copy, start without .kafka_cleanshutdown: 0 records are lost" in done.stdout
+    assert result.returncode == 1
+    assert conclusion(result).startswith("loses: a broker starts, ")
+    assert "records lost or hidden: offsets 2117 to" in result.stdout
+    assert "  on a copy, start without .kafka_cleanshutdown: 0 records are lost" in result.stdout
 
 
 def test_json_is_one_object_with_the_verdict(data: Path) -> None:
     tear(data)
 
-    found = json.loads(predict("--input", data, "--json").stdout)
+    document = json.loads(predict("--input", data, "--json").stdout)
 
-    assert found["verdict"] == "loses"
-    (lossy,) = [one for one in found["partitions"] if one["records_lost"]]
+    assert document["verdict"] == "loses"
+    (lossy,) = [one for one in document["partitions"] if one["records_lost"]]
     assert (lossy["topic"], lossy["partition"], lossy["log_end"]) == ("app-logs", 0, 2117)
     assert lossy["first_lost_offset"] == 2117
     assert {segment["action"] for segment in lossy["segments"]} == {"keep"}
@@ -209,11 +211,11 @@ def test_predict_requires_a_directory() -> None:
 def test_unwritable_report_is_rejected_before_logs_are_read(data: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
 
-    done = predict("--input", data, "--report", tmp_path / "file" / "r.json")
+    result = predict("--input", data, "--report", tmp_path / "file" / "r.json")
 
-    assert done.returncode == 3
-    assert done.stdout == ""
-    assert str(tmp_path / "file") in done.stderr
+    assert result.returncode == 3
+    assert result.stdout == ""
+    assert str(tmp_path / "file") in result.stderr
 
 
 def test_verdict_is_printed_if_the_report_cannot_be_finished(data: Path, tmp_path: Path) -> None:
@@ -221,20 +223,20 @@ def test_verdict_is_printed_if_the_report_cannot_be_finished(data: Path, tmp_pat
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
     try:
-        done = predict("--input", data, "--report", tmp_path / "r.json")
+        result = predict("--input", data, "--report", tmp_path / "r.json")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    assert done.returncode == 3, done.stderr
-    assert conclusion(done).startswith("safe")
+    assert result.returncode == 3, result.stderr
+    assert conclusion(result).startswith("safe")
     assert not (tmp_path / "r.json").exists()
 
 
 def test_file_in_place_of_a_directory_is_wrong_usage(data: Path) -> None:
-    done = predict("--input", data / "meta.properties")
+    result = predict("--input", data / "meta.properties")
 
-    assert done.returncode == 2
-    assert "meta.properties: not a directory; give the data directories" in done.stderr
+    assert result.returncode == 2
+    assert "meta.properties: not a directory; give the data directories" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -249,10 +251,10 @@ def test_input_without_a_data_directory_is_wrong_usage(data: Path, name: str, me
     data.with_name("empty").mkdir()
     path = data.parent / name
 
-    done = predict("--input", path)
+    result = predict("--input", path)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert message in done.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert message in result.stderr
 
 
 def test_quiet_prints_only_reasons_of_unsafe_starts(data: Path) -> None:
@@ -279,23 +281,23 @@ def test_losses_listed_in_a_restore_report_are_not_predicted_again(
     known = ("--input", output, "--known-losses", report)
 
     first = predict("--input", output)
-    done = predict(*known)
+    result = predict(*known)
     (next_segment,) = (output / "payments-0").glob("*1056.log")
     for path in next_segment.parent.glob(f"{next_segment.stem}.*"):
         path.unlink()
     later = predict(*known)
 
     assert restored.returncode == 1, restored.stderr
-    assert [first.returncode, done.returncode, later.returncode] == [1, 0, 1]
-    assert conclusion(done).startswith("safe"), done.stdout
-    assert "offsets 1055 to 1055 are lost, as the restore reported" in done.stdout
+    assert [first.returncode, result.returncode, later.returncode] == [1, 0, 1]
+    assert conclusion(result).startswith("safe"), result.stdout
+    assert "offsets 1055 to 1055 are lost, as the restore reported" in result.stdout
 
 
 def test_known_losses_without_a_restore_report_is_wrong_usage(data: Path, tmp_path: Path) -> None:
     report = tmp_path / "report.csv"
     report.write_text("a,b\n1,2\n")
 
-    done = predict("--input", data, "--known-losses", report)
+    result = predict("--input", data, "--known-losses", report)
 
-    assert done.returncode == 2
-    assert f"{report}: cannot read the restore report" in done.stderr
+    assert result.returncode == 2
+    assert f"{report}: cannot read the restore report" in result.stderr

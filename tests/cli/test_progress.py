@@ -193,8 +193,8 @@ def test_progress_of_a_search_counts_splits_and_prints_each_record(tmp_path: Pat
     arguments = ("--input", str(DUMP), "--topics", "payments", "--key-regex", "7$")
     gate = Gate(tmp_path / "gate", Step("open", "payments-1/00000000000000000000.log", 1))
     lines = on_a_terminal(gate, "find", *arguments, "--threads", "1", shown=b"1/2 splits")
-    done = run_here("find", *arguments)
-    assert [line for line in lines if line] == [*done.stdout.splitlines(), done.stderr.rstrip()]
+    result = run_here("find", *arguments)
+    assert [line for line in lines if line] == [*result.stdout.splitlines(), result.stderr.rstrip()]
 
 
 def test_progress_of_a_rewrite_covers_both_passes(tmp_path: Path) -> None:

@@ -167,8 +167,8 @@ def read(path: Path) -> dict[str, Any]:
 
 def test_summary_reports_the_run(tmp_path: Path) -> None:
     file, out = tmp_path / "summary.json", tmp_path / "out"
-    done = build_here("--input", PARTITION, "--output", out, "--summary", file)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", PARTITION, "--output", out, "--summary", file)
+    assert result.returncode == 0, result.stderr
     summary = read(file)
     logs = list(PARTITION.glob("*.log"))
     assert (summary["command"], summary["outcome"], summary["exit_code"]) == ("build", "done", 0)
@@ -185,25 +185,25 @@ def test_summary_reports_the_run(tmp_path: Path) -> None:
 
 
 def test_stdout_has_the_summary_and_nothing_else() -> None:
-    done = kafka_index("lookup", *QUESTION, "--summary", "-")
-    assert json.loads(done.stdout)["command"] == "lookup"
-    assert "payments-0, offset 5: found" in done.stderr
+    result = kafka_index("lookup", *QUESTION, "--summary", "-")
+    assert json.loads(result.stdout)["command"] == "lookup"
+    assert "payments-0, offset 5: found" in result.stderr
 
 
 def test_run_that_fails_has_a_summary_with_the_error(tmp_path: Path) -> None:
     file = tmp_path / "summary.json"
-    done = lookup("--logs", tmp_path / "none", "--topic", "x", "--offset", 1, "--summary", file)
+    result = lookup("--logs", tmp_path / "none", "--topic", "x", "--offset", 1, "--summary", file)
     summary = read(file)
-    assert (summary["outcome"], summary["exit_code"]) == ("usage", done.returncode)
-    assert summary["error"] in done.stderr
+    assert (summary["outcome"], summary["exit_code"]) == ("usage", result.returncode)
+    assert summary["error"] in result.stderr
 
 
 def test_summary_that_cannot_be_written_ends_the_run_before_the_work(tmp_path: Path) -> None:
     out = tmp_path / "out"
     file = tmp_path / "none" / "summary.json"
-    done = build_here("--input", PARTITION, "--output", out, "--summary", file)
-    assert done.returncode == 3, done.stderr
-    assert str(file) in done.stderr
+    result = build_here("--input", PARTITION, "--output", out, "--summary", file)
+    assert result.returncode == 3, result.stderr
+    assert str(file) in result.stderr
     assert not out.exists()
 
 
@@ -228,15 +228,15 @@ def test_every_command_has_a_summary(
     command: str, arguments: list[str | Path], tmp_path: Path
 ) -> None:
     file = tmp_path / "summary.json"
-    done = run_here(command, *arguments, "--summary", file)
-    assert read(file)["exit_code"] == done.returncode
+    result = run_here(command, *arguments, "--summary", file)
+    assert read(file)["exit_code"] == result.returncode
     assert read(file)["command"] == command
 
 
 def test_single_value_option_given_twice_is_rejected() -> None:
-    done = lookup(*QUESTION, "--offset", 7)
-    assert done.returncode == 2
-    assert "--offset is given more than once" in done.stderr
+    result = lookup(*QUESTION, "--offset", 7)
+    assert result.returncode == 2
+    assert "--offset is given more than once" in result.stderr
 
 
 def test_summary_arguments_of_path_type_are_absolute_paths(tmp_path: Path) -> None:

@@ -29,11 +29,11 @@ NAMES = sorted({*COMMANDS, "backups list", "backups verify", "backups expire"} -
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_command_rejects_a_secret_and_does_not_repeat_it(name: str) -> None:
-    done = run_here(*name.split(), "--storage-option", "secret_access_key=hidden", "/none")
+    result = run_here(*name.split(), "--storage-option", "secret_access_key=hidden", "/none")
 
-    assert done.returncode == 2
-    assert "secret_access_key=@FILE" in done.stderr
-    assert "hidden" not in done.stdout + done.stderr
+    assert result.returncode == 2
+    assert "secret_access_key=@FILE" in result.stderr
+    assert "hidden" not in result.stdout + result.stderr
 
 
 def test_options_configure_the_stores_of_the_process(tmp_path: Path) -> None:
@@ -53,14 +53,14 @@ def test_secret_of_a_file_opens_the_store_and_is_shown_nowhere(
         root = upload(DUMP, f"s3://{s3.new_bucket()}")
     with s3_environment(s3, AWS_SECRET_ACCESS_KEY=None):
         configure_stores(StorageOptions())
-        done = run_here(
+        result = run_here(
             "build",
             *("--input", f"{root}/*", "--dry-run", "--verbose"),
             *("--storage-option", f"secret_access_key=@{secret}"),
         )
 
-    assert done.returncode == 0, done.stderr
-    assert s3.secret_key not in done.stdout + done.stderr
+    assert result.returncode == 0, result.stderr
+    assert s3.secret_key not in result.stdout + result.stderr
 
 
 def test_store_that_denies_access_is_retriable(
@@ -71,21 +71,21 @@ def test_store_that_denies_access_is_retriable(
     monkeypatch.setenv("KAFKA_INDEX_TRACEBACK", "1")
     wrong = "wrong-but-secret"
     with s3_environment(replace(s3, secret_key=wrong)):
-        done = run_here("build", "--input", f"s3://{s3.new_bucket()}/a", "--dry-run")
+        result = run_here("build", "--input", f"s3://{s3.new_bucket()}/a", "--dry-run")
 
-    assert done.returncode == 3
-    assert "denies access" in done.stderr
+    assert result.returncode == 3
+    assert "denies access" in result.stderr
     # Not in the traceback either.
-    assert wrong not in done.stderr
-    assert "CanonicalRequest" not in done.stderr
+    assert wrong not in result.stderr
+    assert "CanonicalRequest" not in result.stderr
 
 
 def test_bucket_that_does_not_exist_is_wrong_usage(s3: S3Server) -> None:
     with s3_environment(s3):
-        done = run_here("build", "--input", "s3://no-such-bucket-here/a", "--dry-run")
+        result = run_here("build", "--input", "s3://no-such-bucket-here/a", "--dry-run")
 
-    assert done.returncode == 2
-    assert "NoSuchBucket" in done.stderr
+    assert result.returncode == 2
+    assert "NoSuchBucket" in result.stderr
 
 
 NOWHERE = "s3://no-such-bucket-here/a"
@@ -123,6 +123,8 @@ def test_missing_bucket_is_wrong_usage_in_every_command(
         "OUT": tmp_path / "out",
     }
     with s3_environment(s3):
-        done = run_here(str(arguments[0]), *(places.get(one, one) for one in arguments[1:]))
+        result = run_here(
+            str(arguments[0]), *(places.get(argument, argument) for argument in arguments[1:])
+        )
 
-    assert done.returncode == 2, done.stdout + done.stderr
+    assert result.returncode == 2, result.stdout + result.stderr

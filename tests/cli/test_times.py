@@ -58,9 +58,9 @@ def _given(place: str, folder: Path) -> list[Argument]:
 @pytest.mark.parametrize("place", PLACES)
 def test_every_time_option_rejects_the_same_times(place: str, text: str, tmp_path: Path) -> None:
     command, *given = _given(place, tmp_path)
-    done = run_here(str(command), *given, text)
-    assert done.returncode == 2
-    assert REFUSED[text] in done.stderr
+    result = run_here(str(command), *given, text)
+    assert result.returncode == 2
+    assert REFUSED[text] in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -68,17 +68,17 @@ def test_every_time_option_rejects_the_same_times(place: str, text: str, tmp_pat
 @pytest.mark.parametrize("place", [place for place in PLACES if "restore" not in place])
 def test_every_time_option_accepts_the_same_times(place: str, text: str, tmp_path: Path) -> None:
     command, *given = _given(place, tmp_path)
-    done = run_here(str(command), *given, text)
-    assert done.returncode == 0, done.stderr
+    result = run_here(str(command), *given, text)
+    assert result.returncode == 0, result.stderr
 
 
 @pytest.mark.parametrize("command", ["dump", "find", "cat", "export"])
 @pytest.mark.parametrize(("start", "end"), [("-1h", "-1h"), ("now", "-7d"), ("now", "today")])
 def test_empty_time_range_is_rejected(command: str, start: str, end: str, tmp_path: Path) -> None:
     given = _given(f"{command} --from", tmp_path)[1:]
-    done = run_here(command, *given, start, "--to", end)
-    assert done.returncode == 2
-    assert "no time is in the range: --from is" in done.stderr
+    result = run_here(command, *given, start, "--to", end)
+    assert result.returncode == 2
+    assert "no time is in the range: --from is" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -96,16 +96,16 @@ def test_dump_of_an_empty_time_range_reports_the_times_of_the_file(
     given: tuple[str, str], place: str, more: tuple[str, ...], file: Path
 ) -> None:
     for records in [(), ("--records",)] if file == SEGMENT else [()]:
-        done = run_here("dump", file, *given, *more, *records)
-        assert done.returncode == 0, done.stderr
-        assert f"is {place}: its first record is from 2026-11-21T" in done.stderr
+        result = run_here("dump", file, *given, *more, *records)
+        assert result.returncode == 0, result.stderr
+        assert f"is {place}: its first record is from 2026-11-21T" in result.stderr
 
 
 def test_lookup_after_all_records_reports_the_times_of_the_log() -> None:
     place = ("--logs", DUMP, "--topic", "payments", "--partition", 0)
-    done = run_here("lookup", *place, "--at", "2030-01-01")
-    assert "no_record_at_or_after" in done.stdout
-    assert "its first record is from 2026-11-21T" in done.stdout
+    result = run_here("lookup", *place, "--at", "2030-01-01")
+    assert "no_record_at_or_after" in result.stdout
+    assert "its first record is from 2026-11-21T" in result.stdout
 
 
 @pytest.mark.parametrize(
@@ -123,7 +123,9 @@ def test_empty_read_warns_with_the_existing_times(
     with caplog.at_level("WARNING"):
         rows = kafka_index.read_records(DUMP, topics="payments", **given).read_all()
     assert bool(len(rows)) == (place is None)
-    assert [place in one for one in caplog.messages if place] == [True] * (place is not None)
+    assert [place in message for message in caplog.messages if place] == [True] * (
+        place is not None
+    )
 
 
 @pytest.mark.parametrize(

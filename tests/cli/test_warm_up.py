@@ -21,10 +21,10 @@ from tests.support.timeouts import TIMEOUT_SECONDS
 
 def test_kernels_are_compiled_once_and_cached() -> None:
     assert run_here("warm-up").returncode == 0
-    done = kafka_index("warm-up")
-    assert done.returncode == 0
+    result = kafka_index("warm-up")
+    assert result.returncode == 0
     assert re.search(
-        r"^all kernels are already compiled, and cached in .+$", done.stdout, re.MULTILINE
+        r"^all kernels are already compiled, and cached in .+$", result.stdout, re.MULTILINE
     )
 
 
@@ -56,7 +56,7 @@ def test_terminal_shows_kernel_compilation_and_unwritable_cache(
         "sys.exit(main())"
     )
     with open(ours, "rb", buffering=0) as screen:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-c", program, "dump", next(DUMP.glob("orders*/*.index"))],
             env={**environment(), **folders},
             stdout=subprocess.DEVNULL,
@@ -70,7 +70,7 @@ def test_terminal_shows_kernel_compilation_and_unwritable_cache(
             while part := screen.read(4096):
                 shown += part
     text = " ".join(shown.decode().split())
-    assert done.returncode == 0, text
+    assert result.returncode == 0, text
     assert text.count("compiling kernels, once") == 1
     assert text.count("compiled kernels cannot be kept in") == 1
     assert text.index("compiling kernels") < text.index("cannot be kept")

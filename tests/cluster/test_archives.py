@@ -32,16 +32,16 @@ SECONDS = 120
 
 def distributions() -> set[str]:
     """Archives for executors."""
-    found: set[str] = set()
+    result: set[str] = set()
     waiting = list(DEPENDENCIES)
     while waiting:
         name = waiting.pop()
-        if name not in found:
-            found.add(name)
+        if name not in result:
+            result.add(name)
             needed = [line for line in metadata.requires(name) or () if "extra ==" not in line]
             names = (re.split(r"[^\w.-]", line)[0] for line in needed)
             waiting += [each for each in names if _is_installed(each)]
-    return found
+    return result
 
 
 def _is_installed(name: str) -> bool:
@@ -79,7 +79,7 @@ def test_build_runs_in_a_packed_environment(
     shutil.copy(ROOT / "jobs" / "build_index.py", job)
     known = cluster.executor_logs()
 
-    done = subprocess.run(
+    result = subprocess.run(
         [
             *(SPARK_CLASS.with_name("spark-submit"), "--master", cluster.master),
             *("--archives", f"{archive}#environment", job, "--config", SETTINGS),
@@ -97,10 +97,10 @@ def test_build_runs_in_a_packed_environment(
         check=False,
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     totals = rf"INFO kafka_index[.\w]+: run [0-9a-f]+: 1 round, {len(expected) // 2} segments,"
     # spark-submit prints both streams of a driver on its stdout.
-    assert re.search(totals, done.stdout), done.stdout + done.stderr
+    assert re.search(totals, result.stdout), result.stdout + result.stderr
     assert index_files(tmp_path / "out") == expected
     assert leftover_files(tmp_path) == []
     check_warm(cluster.executor_logs() - known)

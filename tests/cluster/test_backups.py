@@ -34,15 +34,15 @@ def _kafka() -> None:
 
 def _points(backed: BackedUpCluster, rng: random.Random) -> list[Point]:
     """Runs, and times between runs."""
-    found = []
+    result = []
     for number in range(_POINTS):
         at = rng.randrange(1, len(backed.runs))
         before, taken = backed.runs[at - 1 : at + 1]
         first, last = backup_id_ms(before.name) + _LONGEST_CUT_MS, backup_id_ms(taken.name)
         is_between = number % 2 == 0 and first < last
         until_ms = rng.randrange(first, last) if is_between else None
-        found.append(Point(taken, before if is_between else None, until_ms))
-    return found
+        result.append(Point(taken, before if is_between else None, until_ms))
+    return result
 
 
 def _check(backed: BackedUpCluster, tmp_path: Path, seed: int) -> None:

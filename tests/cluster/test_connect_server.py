@@ -111,12 +111,12 @@ def test_build_equals_that_of_the_local_engine(
     remote: str, python: Path, data: Path, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    done = run(
+    result = run(
         python,
         *("build", "--engine", "spark", "--master", remote, "--config", SETTINGS),
         *("--input", data, "--output", out),
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
         assert state_files(out / folder.name) == state_files(folder)
@@ -128,14 +128,14 @@ def test_lookups_equal_those_of_the_local_engine(remote: str, python: Path, tmp_
     queries = write_queries(tmp_path / "queries", [make_queries("offset", 200, 1)])
     answer(queries, inventory, By.OFFSET, tmp_path / "local")
 
-    done = run(
+    result = run(
         python,
         *("lookup", "--engine", "spark", "--master", remote, "--by", "offset"),
         *("--logs", tmp_path / "logs", "--indexes", tmp_path / "indexes"),
         *("--queries", queries, "--output", tmp_path / "out"),
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 
@@ -144,10 +144,10 @@ def test_lookups_report_their_progress(remote: str, python: Path, tmp_path: Path
     tables = [make_queries("offset", 200, seed) for seed in range(3)]
     answer(write_queries(tmp_path / "queries", tables), inventory, By.OFFSET, tmp_path / "local")
 
-    done = driver(python, "-c", PROGRESS, tmp_path, remote)
+    result = driver(python, "-c", PROGRESS, tmp_path, remote)
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "Traceback" not in done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "Traceback" not in result.stderr
     assert files(tmp_path / "out") == files(tmp_path / "local")
 
 

@@ -36,10 +36,10 @@ def test_package_missing_on_executors_is_reported_with_their_interpreter(
 ) -> None:
     poor = executor_python(tmp_path / "venv", without=["numba", "msgspec"])
 
-    done = run(poor, *build(cluster.master, data, tmp_path / "out"))
+    result = run(poor, *build(cluster.master, data, tmp_path / "out"))
 
     check_refused(
-        done,
+        result,
         tmp_path / "out",
         "the Python of the executors lacks msgspec, numba",
         str(poor),
@@ -52,10 +52,10 @@ def test_failed_worker_start_is_reported_with_its_executor(
 ) -> None:
     command = build(cluster.master, data, tmp_path / "out")
 
-    done = run(python, *command, settings=["spark.python.daemon.module=nowhere.daemon"])
+    result = run(python, *command, settings=["spark.python.daemon.module=nowhere.daemon"])
 
     text = "the Python of an executor lacks the package nowhere on 127.0.0.1 executor "
-    check_refused(done, tmp_path / "out", text)
+    check_refused(result, tmp_path / "out", text)
 
 
 @pytest.fixture(scope="module")
@@ -99,8 +99,10 @@ def test_output_folder_that_is_not_shared_is_rejected_before_the_run(
     folders["out"].mkdir()
     shutil.copytree(data, folders["data"])
 
-    done = run(
+    result = run(
         python, *build(cluster_without_shared_folder.master, folders["data"], folders["out"])
     )
 
-    check_refused(done, folders["out"], text, str(folders[hidden]), "all nodes see under one path")
+    check_refused(
+        result, folders["out"], text, str(folders[hidden]), "all nodes see under one path"
+    )

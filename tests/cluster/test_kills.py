@@ -96,8 +96,8 @@ def undisturbed(
     """The files that the local engine makes of each input."""
     root = tmp_path_factory.mktemp("undisturbed")
     for form, path in inputs.items():
-        done = build_here("--input", path, "--output", root / form, "--config", SETTINGS)
-        assert done.returncode == 0, done.stderr
+        result = build_here("--input", path, "--output", root / form, "--config", SETTINGS)
+        assert result.returncode == 0, result.stderr
     return {form: files(root / form) for form in inputs}
 
 
@@ -135,9 +135,9 @@ def test_build_after_a_kill_gives_the_files_of_an_undisturbed_run(
         scratch: set[str] = set()
 
         def is_at_moment() -> bool:
-            found = set(names(out))
-            scratch.update(name for name in found if name.endswith(".tmp"))
-            published = sum(name.endswith(".index") for name in found)
+            result = set(names(out))
+            scratch.update(name for name in result if name.endswith(".tmp"))
+            published = sum(name.endswith(".index") for name in result)
             scanned = max(len(scratch), published)
             return (
                 bool(cluster.executors())
@@ -158,12 +158,12 @@ def test_build_after_a_kill_gives_the_files_of_an_undisturbed_run(
         os.kill(running[int(kill.choice * len(running))], signal.SIGKILL)
     if kill.victim == "worker":
         cluster.add_worker()
-    done = finish(process)
+    result = finish(process)
 
     if kill.victim == "driver":
-        assert done.returncode in (0, 3, -signal.SIGKILL), done.stderr
-        done = run(python, *command)
-    assert done.returncode == 0, done.stderr
+        assert result.returncode in (0, 3, -signal.SIGKILL), result.stderr
+        result = run(python, *command)
+    assert result.returncode == 0, result.stderr
     assert files(out) == expected
     assert leftover_files(tmp_path) == []
     wait_for(lambda: not processes_of(python), 15, "the end of the executors' processes")
@@ -191,10 +191,10 @@ def test_build_with_a_slow_task_and_speculation_set_tries_no_task_twice(
     gate.wait(process)
     time.sleep(2)
     gate.open()
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith("spark.speculation=true is ignored")
+    assert result.returncode == 0, result.stderr
+    assert result.stderr.startswith("spark.speculation=true is ignored")
     assert files(out) == expected
     assert leftover_files(tmp_path) == []
     logs = (path for path in events.rglob("*") if path.is_file())

@@ -76,9 +76,9 @@ def test_build_of_many_small_segments_fits_the_result_limits_of_the_driver(
         pq.write_table(table.take(pa.array(order)), given, row_group_size=1_000)
     out = tmp_path / "out"
 
-    done = run(python, *build(cluster, given, out), settings=LIMITS)
+    result = run(python, *build(cluster, given, out), settings=LIMITS)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert _files(out) == expected
     assert leftover_files(tmp_path) == []
 
@@ -91,9 +91,9 @@ def test_executors_that_join_later_run_tasks(
         driver = start(python, *build(small, logs, out), settings=event_log(events))
         wait_for(lambda: list(out.glob("*/*")), TIMEOUT_SECONDS, "the first scanned segment")
         small.add_worker()
-        done = finish(driver)
+        result = finish(driver)
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert _files(out) == expected
     tasks = tasks_of(events)
     assert set(tasks) == {"0", "1"}
@@ -121,8 +121,8 @@ def test_build_starts_without_executors_under_dynamic_allocation(
     settings = [f"spark.dynamicAllocation.{name}={value}" for name, value in allocation.items()]
     out, events = tmp_path / "out", tmp_path / "events"
 
-    done = run(python, *build(cluster, logs, out), settings=[*settings, *event_log(events)])
+    result = run(python, *build(cluster, logs, out), settings=[*settings, *event_log(events)])
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert _files(out) == expected
     assert len(tasks_of(events)) == 2

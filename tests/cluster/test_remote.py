@@ -34,7 +34,7 @@ def test_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
         upload(data, f"{bucket}/dump")
         known = cluster.executor_logs()
 
-        done = run(
+        result = run(
             python,
             *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
             *("--input", f"{bucket}/dump", "--output", f"{bucket}/out"),
@@ -42,12 +42,12 @@ def test_build_from_and_into_a_bucket_gives_the_files_of_the_local_engine(
             settings=event_log(events),
         )
 
-        assert (done.returncode, done.stderr) == (0, "")
-        found = download(f"{bucket}/out")
+        assert (result.returncode, result.stderr) == (0, "")
+        downloaded = download(f"{bucket}/out")
     indexes = (".index", ".timeindex")
-    assert {name: data for name, data in found.items() if name.endswith(indexes)} == expected
-    assert not [name for name in found if name.startswith(".kafka-index/")]
-    written = [done.stdout, *(log.read_text() for log in cluster.executor_logs() - known)]
+    assert {name: data for name, data in downloaded.items() if name.endswith(indexes)} == expected
+    assert not [name for name in downloaded if name.startswith(".kafka-index/")]
+    written = [result.stdout, *(log.read_text() for log in cluster.executor_logs() - known)]
     written += [log.read_text() for log in events.rglob("*") if log.is_file()]
     assert len(written) > 2
     assert not any(s3.secret_key in text for text in written)
@@ -62,16 +62,16 @@ def test_build_from_and_into_hdfs_gives_the_files_of_the_local_engine(
     for name in names:
         upload(data / name, f"{root}/dump/{name}")
 
-    done = run(
+    result = run(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", f"{root}/dump", "--output", f"{root}/out"),
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
-    found = download(f"{root}/out")
+    assert (result.returncode, result.stderr) == (0, "")
+    downloaded = download(f"{root}/out")
     indexes = (".index", ".timeindex")
-    assert {name: data for name, data in found.items() if name.endswith(indexes)} == {
+    assert {name: data for name, data in downloaded.items() if name.endswith(indexes)} == {
         name: data for name, data in expected.items() if name.split("/")[0] in names
     }
-    assert not [name for name in found if name.startswith(".kafka-index/")]
+    assert not [name for name in downloaded if name.startswith(".kafka-index/")]

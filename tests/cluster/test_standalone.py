@@ -26,14 +26,14 @@ def test_build_equals_that_of_the_local_engine(
     out, events, warnings = (tmp_path / name for name in ("out", "events", "warnings"))
     known = cluster.executor_logs()
 
-    done = run(
+    result = run(
         python,
         *("build", "--engine", "spark", "--master", cluster.master, "--config", SETTINGS),
         *("--input", data, "--output", out),
         settings=[*event_log(events), warning_log(warnings)],
     )
 
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (result.returncode, result.stderr) == (0, "")
     assert warnings_of_jobs(warnings) == []
     assert index_files(out) == expected
     for folder in sorted(data.with_name("undisturbed").iterdir()):
@@ -42,10 +42,10 @@ def test_build_equals_that_of_the_local_engine(
     check_warm(cluster.executor_logs() - known)
     count = len(list(data.glob("*/*.log")))
     partitions = len(list(data.iterdir()))
-    found = descriptions(events)
+    actual = descriptions(events)
     size = sum(log.stat().st_size for log in data.glob("*/*.log")) / 1e9
     scan = f"scan {count} segments, {size:.2f} GB"
-    assert {scan, f"merge {partitions} partitions"} <= found, found
+    assert {scan, f"merge {partitions} partitions"} <= actual, actual
 
 
 def warning_log(path: Path) -> str:
@@ -79,13 +79,13 @@ def warnings_of_jobs(path: Path) -> list[str]:
 
 def descriptions(events: Path) -> set[str]:
     """The descriptions of all jobs, as the Spark UI shows them."""
-    found = set()
+    result = set()
     for log in (path for path in events.rglob("*") if path.is_file()):
         for line in log.read_text().splitlines():
             event = json.loads(line) if line.startswith("{") else {}
             if event.get("Event") == "SparkListenerJobStart":
-                found.add(event["Properties"].get("spark.job.description", ""))
-    return found
+                result.add(event["Properties"].get("spark.job.description", ""))
+    return result
 
 
 PUBLISHED = 4
@@ -108,10 +108,10 @@ def build_with_killed_executors(
         os.kill(pid, signal.SIGKILL)
     gate.wait_for_end(count)
     gate.open()
-    done = finish(process)
+    result = finish(process)
     rows = pq.read_table(report)
     assert set(rows["status"].to_pylist()) == {"built"}
-    return done, rows
+    return result, rows
 
 
 def test_build_whose_executor_is_killed_gives_the_same_bytes(
@@ -135,8 +135,8 @@ def test_report_of_a_failed_job_lists_published_segments(
     assert done.returncode == 3, done.stderr
     assert done.stderr.startswith("kafka-index: error: the Spark job failed")
     assert done.stderr.count("\n") == 1
-    found = index_files(tmp_path / "out")
-    assert sum(name.endswith(".index") for name in found) == PUBLISHED
-    assert found.items() <= expected.items()
+    actual = index_files(tmp_path / "out")
+    assert sum(name.endswith(".index") for name in actual) == PUBLISHED
+    assert actual.items() <= expected.items()
     assert rows.num_rows == PUBLISHED
     assert leftover_files(tmp_path) == []

@@ -54,11 +54,11 @@ def test_verification_equals_that_of_the_local_engine(
     given = ("--input", data, "--report")
     here = run_here("verify", *given, tmp_path / "local.parquet")
 
-    done = submit(cluster, python, "verify.py", *given, tmp_path / "cluster.parquet")
+    result = submit(cluster, python, "verify.py", *given, tmp_path / "cluster.parquet")
 
-    assert done.returncode == here.returncode == ExitCode.DAMAGE, done.stderr
+    assert result.returncode == here.returncode == ExitCode.DAMAGE, result.stderr
     # Paths are printed as seen from the working folder.
-    assert f"{damaged.parent.name}/{damaged.name}" in done.stdout
+    assert f"{damaged.parent.name}/{damaged.name}" in result.stdout
     rows = sorted_rows(tmp_path / "cluster.parquet")
     assert rows.equals(sorted_rows(tmp_path / "local.parquet"))
     assert rows.num_rows > 100
@@ -73,10 +73,10 @@ def test_restore_equals_that_of_the_local_engine(
     here = restore(dump, tmp_path / "local")
 
     given = ("--config", SETTINGS, "--input", dump, "--output", tmp_path / "cluster")
-    done = submit(cluster, python, "restore.py", *given)
+    result = submit(cluster, python, "restore.py", *given)
 
-    assert done.returncode == here.code == ExitCode.DAMAGE, done.stderr
-    assert "WHAT REMAINS" in done.stdout
+    assert result.returncode == here.code == ExitCode.DAMAGE, result.stderr
+    assert "WHAT REMAINS" in result.stdout
     assert contents(tmp_path / "cluster") == contents(tmp_path / "local")
 
 
@@ -93,7 +93,7 @@ def test_lookups_run_with_the_package_in_a_zip(
     known = cluster.executor_logs()
     job = shutil.copy(ROOT / "jobs" / "lookup.py", tmp_path)
 
-    done = finish(
+    result = finish(
         subprocess.Popen(
             [
                 *(SPARK_CLASS.with_name("spark-submit"), "--master", cluster.master),
@@ -109,8 +109,8 @@ def test_lookups_run_with_the_package_in_a_zip(
         )
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert "600 queries" in done.stdout
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "600 queries" in result.stdout
     assert files(tmp_path / "out") == files(tmp_path / "local")
     check_warm(cluster.executor_logs() - known)
 

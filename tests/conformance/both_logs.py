@@ -195,22 +195,22 @@ class ComparedLogs:
         read = self.kafka.read(
             offset, max_bytes, min_one_message=min_one_message, isolation=isolation.name
         )
-        found = self.ours.read(
+        result = self.ours.read(
             offset, max_bytes, isolation=isolation, min_one_message=min_one_message
         )
-        assert read.aborted == tuple(found.aborted_transactions or ())
+        assert read.aborted == tuple(result.aborted_transactions or ())
         if read.segment_base_offset is None:
-            assert found.records == b""
+            assert result.records == b""
             return
         assert read[:4] == (
-            found.segment_base_offset,
-            found.position_bytes,
-            len(found.records),
-            found.base_offset,
+            result.segment_base_offset,
+            result.position_bytes,
+            len(result.records),
+            result.base_offset,
         )
         log = self._directories[0] / f"{read.segment_base_offset:020d}.log"
         assert read.position_bytes is not None
-        assert log.read_bytes()[read.position_bytes :].startswith(found.records)
+        assert log.read_bytes()[read.position_bytes :].startswith(result.records)
 
     def assert_same(self) -> None:
         """Both report the same about themselves, and have the same files."""

@@ -52,7 +52,7 @@ def random_segments(seed: int, count: int) -> Iterator[Segment]:
 
 def features_of(segment: Segment, left: Recovered) -> set[str]:
     """Words for a segment and what recovery left of it, or why it failed."""
-    found = {f"damage: {one.split()[0]}" for one in segment.note.split(", ") if segment.note}
+    found = {f"damage: {word.split()[0]}" for word in segment.note.split(", ") if segment.note}
     found.add(f"damages: {segment.note.count(' at ')}")
     found.add(f"interval: {segment.index_interval_bytes}")
     if left.refusal is not None:
@@ -119,8 +119,8 @@ def _first_word(reason: str | None) -> str:
 
 def count_features(seed: int, count: int) -> Counter[str]:
     """The number of random segments with each feature, by the outcome of their builds."""
-    found: Counter[str] = Counter()
+    result: Counter[str] = Counter()
     with tempfile.TemporaryDirectory() as folder:
         for segment in random_segments(seed, count):
-            found.update(features_of(segment, recovered_by_build(Path(folder) / "build", segment)))
-    return found
+            result.update(features_of(segment, recovered_by_build(Path(folder) / "build", segment)))
+    return result

@@ -135,12 +135,12 @@ def tool(name: str) -> str:
     home = os.environ.get("JAVA_HOME")
     if home and (Path(home) / "bin" / name).exists():
         return str(Path(home) / "bin" / name)
-    found = shutil.which(name)
-    if found is None:
+    result = shutil.which(name)
+    if result is None:
         raise KafkaUnavailable(
             f"{name} is neither in JAVA_HOME nor on PATH: install {_NEEDS[name]}"
         )
-    return found
+    return result
 
 
 @functools.cache
@@ -155,7 +155,7 @@ def fetch_jars(project: Path, folder: Path) -> None:
     maven = tool("mvn")
     # JAVA_HOME, where Maven looks for its own Java, may be a runtime that lacks what it needs.
     jdk = Path(tool("javac")).resolve().parent.parent
-    done = subprocess.run(
+    result = subprocess.run(
         [maven, "-q", "-B", _COPY_JARS, "-DincludeScope=runtime", f"-DoutputDirectory={folder}"],
         cwd=project,
         env={**os.environ, "JAVA_HOME": str(jdk)},
@@ -163,10 +163,10 @@ def fetch_jars(project: Path, folder: Path) -> None:
         text=True,
         check=False,
     )
-    if done.returncode != 0:
+    if result.returncode != 0:
         raise KafkaUnavailable(
             f"mvn could not fetch the jars of {project} (is there a network?):\n"
-            f"{(done.stdout + done.stderr).strip()[-2000:]}"
+            f"{(result.stdout + result.stderr).strip()[-2000:]}"
         )
 
 

@@ -259,14 +259,14 @@ def _compile(version: str, sources: dict[str, str], classes: Path) -> None:
         (folder / name).write_text(text, encoding="utf-8")
     path = os.pathsep.join(map(str, jars(version)))
     options = ("--release=17", "-proc:none", "-nowarn", "-d", str(classes), "-cp", path)
-    done = subprocess.run(
+    result = subprocess.run(
         [tool("javac"), *options, *(str(folder / name) for name in sources)],
         capture_output=True,
         text=True,
         check=False,
     )
-    if done.returncode != 0:
+    if result.returncode != 0:
         raise KafkaUnavailable(
             f"javac refused the reference program of Kafka {version}:\n"
-            f"{(done.stdout + done.stderr).strip()[-2000:]}"
+            f"{(result.stdout + result.stderr).strip()[-2000:]}"
         )

@@ -86,13 +86,13 @@ def _write_segments(reference: KafkaReference) -> None:
             for case in NAMED
         ]
         for path in sorted(FOUND.glob("*.json")):
-            found = read_found_segment(path)
-            kafka = recovered_by_kafka(reference, scratch, found.segment)
-            write_found_segment(GoldenSegment(found.name, found.segment, kafka))
+            result = read_found_segment(path)
+            kafka = recovered_by_kafka(reference, scratch, result.segment)
+            write_found_segment(GoldenSegment(result.name, result.segment, kafka))
         # Our own reasons for a cut distinguish more kinds than Kafka's.
         generated = [
-            (features_of(one, recovered_by_build(scratch, one)), one)
-            for one in random_segments(_SEED, _RANDOM_CASES)
+            (features_of(segment, recovered_by_build(scratch, segment)), segment)
+            for segment in random_segments(_SEED, _RANDOM_CASES)
         ]
         kept = [
             GoldenSegment(f"generated {number}", one, recovered_by_kafka(reference, scratch, one))
@@ -120,7 +120,7 @@ def _chosen(generated: list[tuple[set[str], Segment]]) -> Iterator[Segment]:
     seen: Counter[tuple[str, ...]] = Counter()
     count = size = 0
     for features, segment in sorted(generated, key=lambda one: len(one[1].log)):
-        combined = {*((one,) for one in features), *combinations(sorted(features), 2)}
+        combined = {*((feature,) for feature in features), *combinations(sorted(features), 2)}
         new = sum(not seen[combination] for combination in combined)
         # A small segment may bring little, a large one has to be worth its bytes.
         if not new or new * _BYTES_FOR_ONE < len(segment.log):

@@ -178,6 +178,6 @@ class ComparedGrowth(Growth):
         near = max(0, end - self._rng.randrange(8))
         self._logs.truncate_to(self._rng.choice((near, self._rng.randrange(end + 2))))
         # What is known of a producer now decides on what it may append.
-        known = {one.producer_id: one for one in self._logs.kafka.producers()}
+        known = {producer.producer_id: producer for producer in self._logs.kafka.producers()}
         self._open = {one for one in known if known[one].transaction_first_offset >= 0}
         self._next = {one: (known[one].producer_epoch + 1, 0) for one in known}

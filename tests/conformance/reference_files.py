@@ -210,9 +210,9 @@ def read_log(reference: KafkaReference, path: Path) -> ReadLog:
 
 def read_batches(reference: KafkaReference, path: Path) -> tuple[ReadBatch, ...]:
     """All batches of a log file that Kafka reads to its end."""
-    found = read_log(reference, path)
-    assert found.fault is None
-    return found.batches
+    result = read_log(reference, path)
+    assert result.fault is None
+    return result.batches
 
 
 def _batch(text: str) -> ReadBatch:

@@ -66,38 +66,38 @@ def kafka_dump(
     with needing_kafka():
         command = [tool("java"), "-cp", class_path(version), "-Dlog4j2.level=OFF"]
         command += [TOOL if version == VERSIONS[0] else "kafka.tools.DumpLogSegments"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, *options, "--files", ",".join(by_name)],
         capture_output=True,
         check=True,
         env={**os.environ, "JAVA_TOOL_OPTIONS": "-Dfile.encoding=UTF-8"},
     )
-    found: dict[Path, list[str]] = {}
+    actual: dict[Path, list[str]] = {}
     # A record may hold other line ends than Kafka's.
-    for line in done.stdout.decode().removesuffix("\n").split("\n"):
+    for line in result.stdout.decode().removesuffix("\n").split("\n"):
         if line.startswith("Dumping "):
-            found[by_name[line.removeprefix("Dumping ")]] = []
-        elif line.startswith(REMARKS) or line == f"{next(reversed(found), None)} is empty.":
+            actual[by_name[line.removeprefix("Dumping ")]] = []
+        elif line.startswith(REMARKS) or line == f"{next(reversed(actual), None)} is empty.":
             continue
         else:
-            found[next(reversed(found))].append(line)
-    assert set(found) == set(by_name.values())
-    return found
+            actual[next(reversed(actual))].append(line)
+    assert set(actual) == set(by_name.values())
+    return actual
 
 
 def files_of_dump(suffix: str) -> list[Path]:
     """The files of a broker's topics; its own metadata log is not a topic."""
-    found = sorted(path for path in DUMP.glob(f"*/*{suffix}") if path.stat().st_size)
-    return [path for path in found if path.parent.name != "__cluster_metadata-0"]
+    result = sorted(path for path in DUMP.glob(f"*/*{suffix}") if path.stat().st_size)
+    return [path for path in result if path.parent.name != "__cluster_metadata-0"]
 
 
 def assert_dumped_alike(files: list[Path], as_kafka_prints: Print) -> int:
     """The number of lines."""
-    theirs = kafka_dump(files)
+    expected = kafka_dump(files)
     for path in files:
-        ours = [as_kafka_prints(row) for row in json_rows(path) if "remark" not in row]
-        assert ours == theirs[path], path
-    return sum(map(len, theirs.values()))
+        actual = [as_kafka_prints(row) for row in json_rows(path) if "remark" not in row]
+        assert actual == expected[path], path
+    return sum(map(len, expected.values()))
 
 
 # ---------------------------------------------------------------------------------- batches
@@ -278,17 +278,17 @@ def records_by_kafka(logs: list[Path]) -> dict[Path, list[str]]:
 
 def _records(lines: list[str]) -> list[str]:
     """The lines of records, each up to the next line that Kafka began."""
-    found: list[str] = []
+    result: list[str] = []
     is_record = False
     for line in lines:
         if line.startswith("| "):
             is_record = True
-            found.append(line)
+            result.append(line)
         elif line.startswith(("baseOffset: ", "offset: ")):
             is_record = False
         elif is_record:
-            found[-1] += f"\n{line}"
-    return found
+            result[-1] += f"\n{line}"
+    return result
 
 
 def _without_details(line: str) -> str:
@@ -310,12 +310,12 @@ def our_records(log: Path) -> list[str]:
 
 def magic_by_position(log: Path) -> dict[int, int]:
     data = log.read_bytes()
-    found = {}
+    result = {}
     position = 0
     while position < len(data):
-        found[position] = data[position + 16]
+        result[position] = data[position + 16]
         position += 12 + int.from_bytes(data[position + 8 : position + 12], "big")
-    return found
+    return result
 
 
 def printed_record(row: Row, magic: int) -> str:

@@ -34,7 +34,8 @@ TOPIC, PARTITION = "topic", 0
 
 def _three(offset: int) -> list[bytes]:
     return [
-        batch(offset + 3 * each, 3, timestamps=[offset // 10**6 + each] * 3) for each in range(3)
+        batch(offset + 3 * number, 3, timestamps=[offset // 10**6 + number] * 3)
+        for number in range(3)
     ]
 
 
@@ -120,9 +121,9 @@ def test_restored_segments_are_split_as_by_a_broker(
         path.write_bytes(path.read_bytes()[:-1] + b"\xee")
     shutil.rmtree(output, ignore_errors=True)
 
-    found = restore_dump(root, output, new_topic_ids=True, salvage=salvage)
+    result = restore_dump(root, output, new_topic_ids=True, salvage=salvage)
 
-    (partition,) = found.partitions
+    (partition,) = result.partitions
     paths = {each.path for each in partition.lost}
     assert paths <= {str(path) for path in files.directory.glob("*.log")}
     with files.load(clean=False) as log:
@@ -182,13 +183,13 @@ def test_aborted_records_exposed_by_a_split_are_predicted(
     prediction = predict_partition(root, is_clean=True)
 
     with files.load(clean=True) as log:
-        served = [each.offset for each in log.consume(0, committed=True).records]
+        served = [record.offset for record in log.consume(0, committed=True).records]
 
     assert served == [*range(9), far, far + 1, far + 2]
     assert "has no .txnindex" in (prediction.unserved or "")
     right = PartitionFiles(reference, Path(restored.output) / files.directory.name)
     with right.load(clean=True) as log:
-        assert [each.offset for each in log.consume(0, committed=True).records] == [*range(9)]
+        assert [record.offset for record in log.consume(0, committed=True).records] == [*range(9)]
 
 
 @pytest.mark.parametrize("is_cleaned", [False, True])
@@ -229,9 +230,9 @@ def test_log_with_far_offsets_of_a_compacted_topic_is_intact(tmp_path: Path, nam
     checkpoint = f"0\n1\n{TOPIC} {PARTITION} {10 * LIMIT}\n"
     (tmp_path / "cleaner-offset-checkpoint").write_text(checkpoint)
 
-    found = verify(tmp_path)
+    result = verify(tmp_path)
 
-    logs = [row for row in found.findings if row.kind == "log"]
+    logs = [row for row in result.findings if row.kind == "log"]
     assert [(row.file_class, row.harmful) for row in logs] == [("intact", False)] * len(logs)
     effects = [row.effect or "" for row in logs]
     assert any("splits it" in effect for effect in effects) == (name != "last offset fits")

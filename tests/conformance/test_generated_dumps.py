@@ -36,9 +36,11 @@ def consumed(
         state = log.loaded
         levels = []
         for committed in (False, True):
-            found = log.consume(state.log_start_offset, committed=committed)
-            assert found.fault is None, found.fault
-            levels.append({each.offset: each._replace(leader_epoch=0) for each in found.records})
+            result = log.consume(state.log_start_offset, committed=committed)
+            assert result.fault is None, result.fault
+            levels.append(
+                {record.offset: record._replace(leader_epoch=0) for record in result.records}
+            )
         return levels, state.last_stable_offset, state.log_end_offset
 
 
@@ -46,13 +48,13 @@ def committed_offsets(dump: Dump) -> set[int]:
     """The offsets of records in no transaction, or in a transaction that was committed."""
     found: set[int] = set()
     waiting: dict[int, set[int]] = {}
-    for each in dump.batches:
-        offsets = set(range(each.first, each.last + 1))
-        if each.is_control:
-            ended = waiting.pop(each.producer_id, set())
-            found |= ended if each.is_commit else set()
-        elif each.is_transactional:
-            waiting.setdefault(each.producer_id, set()).update(offsets)
+    for batch in dump.batches:
+        offsets = set(range(batch.first, batch.last + 1))
+        if batch.is_control:
+            ended = waiting.pop(batch.producer_id, set())
+            found |= ended if batch.is_commit else set()
+        elif batch.is_transactional:
+            waiting.setdefault(batch.producer_id, set()).update(offsets)
         else:
             found |= offsets
     return found
@@ -61,9 +63,9 @@ def committed_offsets(dump: Dump) -> set[int]:
 def is_open_at(dump: Dump, producer_id: int, end: int) -> bool:
     """Whether a transaction of the undamaged partition is open at an offset."""
     own = [
-        each
-        for each in dump.batches
-        if each.is_transactional and each.producer_id == producer_id and each.last < end
+        batch
+        for batch in dump.batches
+        if batch.is_transactional and batch.producer_id == producer_id and batch.last < end
     ]
     return bool(own) and not own[-1].is_control
 
@@ -72,15 +74,15 @@ def differences(reference: KafkaReference, root: Path, seed: str) -> list[str]:
     """Generate and restore a dump; return the records that Kafka reads wrongly or does not read."""
     dump = draw_dump(root, seed)
     salvage = (Salvage.BATCHES, Salvage.PREFIX)[len(dump.changes) % 2]
-    found = restore(tuple(dump.copies), root / "out", salvage)
-    if found.is_left_out:
+    result = restore(tuple(dump.copies), root / "out", salvage)
+    if result.is_left_out:
         return []
     whole = {each[0].first: b"".join(one.data for one in each) for each in dump.history}
     write_partition(root / "whole", whole)
     (records, _), *_ = consumed(reference, root / "whole" / NAME, clean=False)
     kept = kept_batches(root / "out" / NAME)
     contents = {Batch(0, 0, one).content for one in kept}
-    there = [each for each in dump.batches if each.content in contents]
+    there = [batch for batch in dump.batches if batch.content in contents]
     held = {offset for each in there for offset in range(each.first, each.last + 1)}
     if kept and not Batch(0, 0, kept[-1]).is_control and there[-1].data[8:] != kept[-1][8:]:
         # Nothing shows that a base offset is wrong after which nothing comes.

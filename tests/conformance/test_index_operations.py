@@ -107,8 +107,8 @@ def _offset_answer(index: OffsetIndex, name: str, words: list[str]) -> str:
             return DONE
         case "upper-bound":
             offset, position, size = map(int, words)
-            found = index.fetch_upper_bound_offset(OffsetPosition(offset, position), size)
-            return NOTHING if found is None else _numbers(found)
+            result = index.fetch_upper_bound_offset(OffsetPosition(offset, position), size)
+            return NOTHING if result is None else _numbers(result)
         case "last":
             return str(index.last_offset)
         case _:

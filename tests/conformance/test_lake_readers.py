@@ -66,13 +66,13 @@ def catalog(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def lakes(tmp_path_factory: pytest.TempPathFactory, catalog: str) -> dict[str, ExportedLake]:
     """Tables of each format, catalog and history, which three runs at once have committed to."""
     root = tmp_path_factory.mktemp("lakes")
-    found: dict[str, ExportedLake] = {}
+    actual: dict[str, ExportedLake] = {}
     for history in ("full", "latest"):
         for by_date in (False, True):
             name = f"{history}{'-by-date' if by_date else ''}"
-            found[f"delta-{name}"] = DeltaTables(root / f"delta-{name}", history)
-            found[f"sqlite-{name}"] = IcebergTables(root / f"sqlite-{name}", history)
-            found[f"rest-{name}"] = RestCatalogTables(root / f"rest-{name}", history, catalog)
+            actual[f"delta-{name}"] = DeltaTables(root / f"delta-{name}", history)
+            actual[f"sqlite-{name}"] = IcebergTables(root / f"sqlite-{name}", history)
+            actual[f"rest-{name}"] = RestCatalogTables(root / f"rest-{name}", history, catalog)
     first = root / "first"
     for topic in TOPICS:
         for folder in DUMP.glob(f"{topic}-[0-9]*"):
@@ -81,12 +81,12 @@ def lakes(tmp_path_factory: pytest.TempPathFactory, catalog: str) -> dict[str, E
             last = max((first / folder.name).glob("*.log"))
             for path in last.parent.glob(f"{last.stem}.*"):
                 path.unlink()
-    for name, lake in found.items():
+    for name, lake in actual.items():
         options = ("--by-date",) if name.endswith("by-date") else ()
-        done = run_here("export", "--input", first, *lake.options, *options)
-        assert done.returncode == 0, done.stdout + done.stderr
+        result = run_here("export", "--input", first, *lake.options, *options)
+        assert result.returncode == 0, result.stdout + result.stderr
         export_three_times(lake, *options)
-    return found
+    return actual
 
 
 def export_three_times(lake: ExportedLake, *options: Argument) -> None:

@@ -189,7 +189,7 @@ def is_in_order(kafka_log: ReferencePartition) -> bool:
                 return False
             least = batch.last_offset + 1
     records = (one for one in kafka_log.record(offsets_of(kafka_log)) if isinstance(one, tuple))
-    return all(one[1] <= one[-3] <= one[2] for one in records)
+    return all(record[1] <= record[-3] <= record[2] for record in records)
 
 
 def equal_except_negative_epoch(ours: Row, kafkas: Row) -> bool:

@@ -116,12 +116,12 @@ def test_messages_are_read_and_written_as_by_kafka(
 ) -> None:
     schema, version, message = generated
     data = schema.encode(message, version)
-    ours = schema.decode(data, version)
+    actual = schema.decode(data, version)
 
-    theirs, written = kafka(schema, version, data)
+    expected, written = kafka(schema, version, data)
 
     assert written == data
-    assert schema.as_json(ours, version) == theirs
+    assert schema.as_json(actual, version) == expected
 
 
 @pytest.mark.parametrize("jar", WHOLE)

@@ -51,6 +51,6 @@ def test_copies_cleaned_before_and_after_kafka_4_are_equal(
         before = write_partition(folder / "before", form.before)
         after = write_partition(folder / "after", form.after, form.cleaned_to)
 
-        done = run_here("verify", "--input", before, "--against", after)
+        result = run_here("verify", "--input", before, "--against", after)
 
-        assert done.returncode == 0, (form.magic, form.codec, done.stdout)
+        assert result.returncode == 0, (form.magic, form.codec, result.stdout)

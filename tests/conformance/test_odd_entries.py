@@ -144,7 +144,7 @@ def test_startup_with_changed_bootstrap_metadata_is_predicted(
         for value in sorted({before ^ 1, before ^ 0x80, 0, 0xFF} - {before})
     ]
     changes = random.Random(SEED).sample(changes, sample_size(len(changes), one_in=12))
-    found = []
+    result = []
     # The first one leaves a batch without a record.
     for at, value in [(60, 0), *changes]:
         content = bytearray(_FIRST_METADATA)
@@ -153,6 +153,6 @@ def test_startup_with_changed_bootstrap_metadata_is_predicted(
         verdict = predict(data, config={"node.id": _NODE, "log.dirs": str(data)}).verdict
         kafka = reference.demand("start", _NODE, "", data)[1] == "starts"
         if verdict is not Verdict.UNKNOWN and (verdict is not Verdict.DOES_NOT_START) is not kafka:
-            found.append((at, value, verdict))
+            result.append((at, value, verdict))
 
-    assert found == []
+    assert result == []

@@ -93,8 +93,10 @@ def random_batch(rng: random.Random, codec: str) -> tuple[WrittenBatch, bytes]:
     )
     ours = write_record_batch(
         [
-            Record(one.timestamp_ms, one.key, one.value, one.headers, one.offset - base)
-            for one in records
+            Record(
+                record.timestamp_ms, record.key, record.value, record.headers, record.offset - base
+            )
+            for record in records
         ],
         base,
         fields,
@@ -117,20 +119,20 @@ def test_uncompressed_batch_equals_kafkas_bytes(
 def test_compressed_batch_has_kafkas_header_and_records(
     reference: KafkaReference, scratch: Path, codec: str, seed: int
 ) -> None:
-    batch, ours = random_batch(random.Random(seed), codec)
+    batch, actual = random_batch(random.Random(seed), codec)
     theirs = kafkas(reference, scratch, batch)
-    assert ours[:8] == theirs[:8]
+    assert actual[:8] == theirs[:8]
     for part in _HEADER:
-        assert ours[part] == theirs[part]
-    assert int.from_bytes(ours[8:12], "big") == len(ours) - 12
+        assert actual[part] == theirs[part]
+    assert int.from_bytes(actual[8:12], "big") == len(actual) - 12
     log = scratch / "batch"
-    log.write_bytes(ours)
+    log.write_bytes(actual)
     found, expected = read_batches(reference, log)[0], list(batch.records)
     if batch.log_append_time_ms is not None:
         expected = [one._replace(timestamp_ms=batch.log_append_time_ms) for one in expected]
     records = [
-        WrittenRecord(one.offset, one.timestamp_ms, one.key, one.value, one.headers)
-        for one in found.records
+        WrittenRecord(record.offset, record.timestamp_ms, record.key, record.value, record.headers)
+        for record in found.records
     ]
     assert (records, found.fault) == (expected, None)
 
@@ -139,11 +141,11 @@ def test_compressed_batch_has_kafkas_header_and_records(
 def test_transaction_marker_equals_kafkas_bytes(
     reference: KafkaReference, scratch: Path, *, commit: bool
 ) -> None:
-    theirs = kafkas(reference, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
-    ours = write_end_transaction_marker(
+    expected = kafkas(reference, scratch, EndMarker(5, 9, 2, commit, 4, 77, 3))
+    actual = write_end_transaction_marker(
         5, 77, 9, 2, is_commit=commit, coordinator_epoch=4, leader_epoch=3
     )
-    assert ours == theirs
+    assert actual == expected
 
 
 def test_leader_change_has_kafkas_bytes(reference: KafkaReference, scratch: Path) -> None:

@@ -88,20 +88,20 @@ def test_restored_partition_is_loaded_without_changes(
     shutil.rmtree(output, ignore_errors=True)
     before = files.contents()
 
-    found = restored(files.directory.parent, output, case, salvage)
+    result = restored(files.directory.parent, output, case, salvage)
 
     assert files.contents() == before
     directory = output / PARTITION
-    if found.is_left_out:
+    if result.is_left_out:
         assert not directory.exists()
         return
-    assert_loaded_as_reported(PartitionFiles(reference, directory), case, found)
+    assert_loaded_as_reported(PartitionFiles(reference, directory), case, result)
     kept = set(batches(directory))
     for batch in batches(files.directory):
         is_lost = any(
             (each.first_offset or 0) <= batch.base_offset
             and (each.last_offset is None or batch.last_offset <= each.last_offset)
-            for each in found.lost
+            for each in result.lost
         )
         assert batch in kept or is_lost, batch
 

@@ -106,8 +106,8 @@ def described(reference: KafkaReference, path: Path) -> list[tuple[object, ...]]
     """Each batch: its header, but for length and checksum, and its records as Kafka reads them."""
     data = path.read_bytes()
     return [
-        (*(data[each.position_bytes :][part] for part in _HEADER), each.records, each.fault)
-        for each in read_batches(reference, path)
+        (*(data[batch.position_bytes :][part] for part in _HEADER), batch.records, batch.fault)
+        for batch in read_batches(reference, path)
     ]
 
 

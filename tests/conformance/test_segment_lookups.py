@@ -45,10 +45,10 @@ def segment_file(directory: Path, base_offset: int, *, is_last: bool) -> Segment
 def answer_of(ask: Callable[[], tuple[int | None, ...] | None]) -> Answer:
     """Our answer in the form of Kafka's; what exactly cannot be read is not compared."""
     try:
-        found = ask()
+        result = ask()
     except CorruptLogError:
         return RejectedCall("")
-    return None if found is None else tuple(_NO_EPOCH if part is None else part for part in found)
+    return None if result is None else tuple(_NO_EPOCH if part is None else part for part in result)
 
 
 def unnamed(answers: list[Answer]) -> list[Answer]:
@@ -69,7 +69,7 @@ def test_lookups_in_a_segment_equal_kafkas(
         starting = data.draw(st.sampled_from(offsets))
         base_offset = data.draw(st.sampled_from(kafka_log.base_offsets))
         translated = kafka_log.translate(base_offset, offsets)
-        found = kafka_log.find(base_offset, times, starting)
+        result = kafka_log.find(base_offset, times, starting)
         offset_entries = kafka_log.offset_entry_of(base_offset, offsets)
         time_entries = kafka_log.time_entry_of(base_offset, times)
         largest = kafka_log.largest_timestamp(base_offset)
@@ -82,7 +82,7 @@ def test_lookups_in_a_segment_equal_kafkas(
         assert [
             _as_kafka(answer_of(partial(segment.find_offset_by_timestamp, time, starting)))
             for time in times
-        ] == unnamed(found)
+        ] == unnamed(result)
         assert [tuple(segment.indexes.offset_index.lookup(o)) for o in offsets] == offset_entries
         assert [tuple(segment.indexes.time_index.lookup(t)) for t in times] == time_entries
         assert tuple(segment.largest)[:2] == largest

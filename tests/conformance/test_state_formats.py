@@ -198,8 +198,8 @@ class BothIndexes:
 
     def step(self, kind: str, *numbers: int) -> None:
         getattr(self, f"_{kind}")(*numbers)
-        theirs, ours = (path.read_bytes() if path.exists() else None for path in self._paths)
-        assert ours == theirs
+        expected, actual = (path.read_bytes() if path.exists() else None for path in self._paths)
+        assert actual == expected
         assert str(self._index.is_empty).lower() == self._kafka("txn-empty")
 
     def _open(self, start_offset: int) -> None:
@@ -221,11 +221,11 @@ class BothIndexes:
     def _collect(self, fetch_offset: int, upper_bound_offset: int) -> None:
         answer = self._kafka("txn-collect", fetch_offset, upper_bound_offset)
         try:
-            found = self._index.collect_aborted_txns(fetch_offset, upper_bound_offset)
+            result = self._index.collect_aborted_txns(fetch_offset, upper_bound_offset)
         except CorruptIndexError:
             assert answer == "error KafkaException"
             return
-        assert answer == f"{str(found.is_complete).lower()} {text(found.entries)}"
+        assert answer == f"{str(result.is_complete).lower()} {text(result.entries)}"
 
     def _truncate(self, offset: int) -> None:
         self._same(lambda: self._index.truncate_to(offset), self._kafka("txn-truncate", offset))
@@ -341,15 +341,15 @@ def collected(kafka: Ask, path: Path, entries: np.ndarray, end: int) -> list[tup
 
 def collected_in(answers: list[list[tuple[bool, set[str]]]]) -> list[set[str]]:
     """Return what a fetch over each range collects in some segments, up to a complete one."""
-    found = []
+    result = []
     for ranges in zip(*answers, strict=True):
         seen: set[str] = set()
         for is_complete, some in ranges:
             seen |= some
             if is_complete:
                 break
-        found.append(seen)
-    return found
+        result.append(seen)
+    return result
 
 
 @random_cases(share=0.03)
@@ -375,12 +375,14 @@ def test_transaction_index_is_harmful_exactly_if_kafka_collects_other_transactio
         stored = changed_txns(stored, change)
     end = max(60, len(events))
     path = scratch / "compared.txnindex"
-    ours, theirs, after = (collected(kafka, path, each, end) for each in (stored, expected, later))
+    actual, theirs, after = (
+        collected(kafka, path, each, end) for each in (stored, expected, later)
+    )
 
     next_start = int(later["first_offset"].min())
     difference = compare_aborted_txns(stored, expected, next_start=next_start)
 
-    collects_others = collected_in([ours, after]) != collected_in([theirs, after])
+    collects_others = collected_in([actual, after]) != collected_in([theirs, after])
     assert (difference is not None) == collects_others, difference
 
 

@@ -62,6 +62,6 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_skips_it(
     with load(reference, damaged / NAME, clean=is_clean) as log:
         assert log.loaded.log_end_offset == 9
         first, behind = (log.consume(at, committed=False) for at in (0, 6))
-    assert [each.offset for each in first.records] == [0, 1, 2]
+    assert [record.offset for record in first.records] == [0, 1, 2]
     assert first.fault is not None
-    assert ([each.offset for each in behind.records], behind.fault) == ([6, 7, 8], None)
+    assert ([record.offset for record in behind.records], behind.fault) == ([6, 7, 8], None)

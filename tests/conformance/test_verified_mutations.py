@@ -103,7 +103,7 @@ def changed(files: list[Path], mutation: Mutation) -> Path | None:
         case "append garbage":
             new = data + b"\x7f" * (1 + mutation.at % 200)
         case "copy":
-            alike = [one for one in files if one.suffix == path.suffix]
+            alike = [file for file in files if file.suffix == path.suffix]
             new = alike[mutation.other % len(alike)].read_bytes()
         case "fill":
             new = b"\xff" * len(data)
@@ -180,7 +180,7 @@ def test_file_mutation_is_reported_or_harmless(
     (root / "recovery-point-offset-checkpoint").write_text(f"0\n1\n{PARTITION[:-2]} 0 0\n")
     before = verified(root, case)
     assert not before.is_harmful, [row for row in before.findings if row.harmful]
-    (end,) = [one.log_end_offset for one in before.partitions]
+    (end,) = [partition.log_end_offset for partition in before.partitions]
     assert end is not None
     intact = scratch / "intact"
     shutil.rmtree(intact, ignore_errors=True)
@@ -206,10 +206,10 @@ def test_file_mutation_is_reported_or_harmless(
         row.kind is FileKind.LOG and row.file_class is FileClass.TORN and not row.harmful
         for row in rows
     )
-    theirs = answers(PartitionFiles(reference, intact / PARTITION), case, end)
-    ours = answers(files, case, end)
+    expected = answers(PartitionFiles(reference, intact / PARTITION), case, end)
+    actual = answers(files, case, end)
     if is_cut_tail:
         # The batch that was not written to its end is gone.
-        assert ours != "refused"
+        assert actual != "refused"
         return
-    assert ours == theirs, (mutated.name, case.mutation, rows)
+    assert actual == expected, (mutated.name, case.mutation, rows)

@@ -64,8 +64,12 @@ def test_kafka_loads_a_rewritten_log_with_the_same_offsets_epochs_and_producers(
     assert after.state.base_offsets == before.state.base_offsets
     assert after.state.last_stable_offset == before.state.last_stable_offset
     assert after.epochs == before.epochs
-    assert [each[:4] for each in after.producers] == [each[:4] for each in before.producers]
-    assert [each[5:] for each in after.producers] == [each[5:] for each in before.producers]
+    assert [producer[:4] for producer in after.producers] == [
+        producer[:4] for producer in before.producers
+    ]
+    assert [producer[5:] for producer in after.producers] == [
+        producer[5:] for producer in before.producers
+    ]
 
 
 def test_kafka_loads_an_import(reference: KafkaReference, scratch: Path, tmp_path: Path) -> None:
@@ -80,8 +84,8 @@ def test_kafka_loads_an_import(reference: KafkaReference, scratch: Path, tmp_pat
     for directory in directories:
         partition = int(directory.name.rpartition("-")[2])
         rows = table.filter(pc.equal(table["partition"], partition))
-        found = loaded(reference, directory, scratch)
-        assert found.state.log_end_offset == rows["offset"][-1].as_py() + 1
-        assert found.state.base_offsets[0] == rows["offset"][0].as_py()
-        assert len(found.state.base_offsets) > 1
-        assert found.epochs == [(0, rows["offset"][0].as_py())]
+        actual = loaded(reference, directory, scratch)
+        assert actual.state.log_end_offset == rows["offset"][-1].as_py() + 1
+        assert actual.state.base_offsets[0] == rows["offset"][0].as_py()
+        assert len(actual.state.base_offsets) > 1
+        assert actual.epochs == [(0, rows["offset"][0].as_py())]

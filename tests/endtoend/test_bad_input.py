@@ -86,12 +86,12 @@ def test_directory_without_read_permission_is_reported(data: Path, tmp_path: Pat
     (data / PARTITION).chmod(0)
     arguments = ("--input", data, "--output", tmp_path / "out")
     try:
-        done = build(*arguments, privileged=False)
+        result = build(*arguments, privileged=False)
     finally:
         (data / PARTITION).chmod(0o755)
-    assert done.returncode == 3
-    assert done.stderr.count("\n") == 1
-    assert f"{data / PARTITION}: cannot read the directory: Permission denied" in done.stderr
+    assert result.returncode == 3
+    assert result.stderr.count("\n") == 1
+    assert f"{data / PARTITION}: cannot read the directory: Permission denied" in result.stderr
     assert not (tmp_path / "out").exists()
 
 
@@ -153,10 +153,10 @@ def test_special_file_named_like_a_log_is_skipped_and_reported(data: Path, tmp_p
     folder, link = (data / PARTITION / f"{number:020d}.log" for number in (7, 8))
     folder.mkdir()
     link.symlink_to("nowhere")
-    done = build_here("--input", data, "--output", tmp_path / "out")
-    assert done.returncode == 1
-    assert f"{folder}: not a file" in done.stdout
-    assert f"{link} -> {link.with_name('nowhere')}: a broken link" in done.stdout
+    result = build_here("--input", data, "--output", tmp_path / "out")
+    assert result.returncode == 1
+    assert f"{folder}: not a file" in result.stdout
+    assert f"{link} -> {link.with_name('nowhere')}: a broken link" in result.stdout
     assert index_files(tmp_path / "out") == broker_files(PARTITION)
 
 
@@ -203,10 +203,10 @@ def test_parquet_row_without_a_segment_ends_the_run(
     tmp_path: Path, form: _Form, column: str
 ) -> None:
     table = change(form(ONE), 4, column, None)
-    done = build_here(*parquet(tmp_path, table))
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert f"column {column} is null" in done.stderr
+    result = build_here(*parquet(tmp_path, table))
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert f"column {column} is null" in result.stderr
     assert list((tmp_path / "out").rglob("*")) == []
 
 
@@ -258,13 +258,13 @@ def test_invalid_parquet_rows_fail_only_their_segment(
 def test_rows_in_any_order_build_the_same_segment(tmp_path: Path, form: _Form) -> None:
     table = form(ONE)
     shuffled = table.take(pa.array(range(table.num_rows - 1, -1, -1)))
-    found = []
+    actual = []
     for name, one in (("ordered", table), ("shuffled", shuffled)):
         (tmp_path / name).mkdir()
-        done = build_here(*parquet(tmp_path / name, one))
-        assert done.returncode == 0, done.stderr
-        found.append(index_files(tmp_path / name / "out"))
-    assert found[0] == found[1] != {}
+        result = build_here(*parquet(tmp_path / name, one))
+        assert result.returncode == 0, result.stderr
+        actual.append(index_files(tmp_path / name / "out"))
+    assert actual[0] == actual[1] != {}
 
 
 # ------------------------------------------------------------------------------------- output
@@ -354,10 +354,10 @@ def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path
 def test_disk_without_any_space_is_an_error(data: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
         (disk / "filler").write_bytes(bytes(16 << 10))
-        done = build("--input", data, "--output", disk / "out")
-        assert done.returncode == 3
-        assert "no space left" in done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
+        result = build("--input", data, "--output", disk / "out")
+        assert result.returncode == 3
+        assert "no space left" in result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
         assert [path.name for path in disk.rglob("*") if path.is_file()] == ["filler"]
 
 
@@ -398,11 +398,13 @@ def test_data_directory_locked_by_a_broker_is_not_written(
     hold(data / ".lock")
     before = state(data)
     for inputs in ([data], [data / PARTITION], [other, data]):
-        done = build_here(*(part for one in inputs for part in ("--input", one)), "--in-place")
-        assert done.returncode == 3
-        assert done.stdout == ""
-        assert done.stderr.count("\n") == 1
-        assert f"{data / '.lock'}: a broker (or another run) holds this directory" in done.stderr
+        result = build_here(
+            *(part for input_ in inputs for part in ("--input", input_)), "--in-place"
+        )
+        assert result.returncode == 3
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert f"{data / '.lock'}: a broker (or another run) holds this directory" in result.stderr
         assert state(data) == before
         assert index_files(other) == {}
         assert leftover_files(other) == []
@@ -425,16 +427,16 @@ def test_output_locked_by_another_run_is_not_written(
     assert build_here("--input", data, "--output", out).returncode == 0
     hold(out / OUTPUT_LOCK)
     before = state(out / PARTITION)
-    done = build_here("--input", data, "--output", out, "--overwrite")
-    assert done.returncode == 3
-    assert done.stderr.count("\n") == 1
-    assert "another run holds this directory's .kafka-index.lock" in done.stderr
+    result = build_here("--input", data, "--output", out, "--overwrite")
+    assert result.returncode == 3
+    assert result.stderr.count("\n") == 1
+    assert "another run holds this directory's .kafka-index.lock" in result.stderr
     assert state(out / PARTITION) == before
 
 
 def test_failed_partition_leaves_no_empty_folder(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", PARTITION, "app-logs-0")
     (data / PARTITION / "leader-epoch-checkpoint").write_text("not a checkpoint")
-    done = build_here("--input", data, "--output", tmp_path / "out")
-    assert done.returncode == 1
+    result = build_here("--input", data, "--output", tmp_path / "out")
+    assert result.returncode == 1
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["app-logs-0"]

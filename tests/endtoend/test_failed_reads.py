@@ -82,18 +82,18 @@ def test_unreadable_file_is_reported_as_retriable(
 ) -> None:
     unread = made(data)
     names = {"DATA": data, "OUT": tmp_path / "out"}
-    given = [names.get(str(each), each) for each in arguments]
+    given = [names.get(str(argument), argument) for argument in arguments]
     is_directory = unread.is_dir()
     unread.chmod(0)
     try:
         with enforce_permissions():
-            done = run_here(command, *given)
+            result = run_here(command, *given)
     finally:
         unread.chmod(0o755)
 
-    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout + done.stderr
+    assert result.returncode == ExitCode.ENVIRONMENT, result.stdout + result.stderr
     name = PARTITION if is_directory else unread.name
-    assert name in done.stdout + done.stderr
+    assert name in result.stdout + result.stderr
 
 
 def test_unreadable_remote_manifests_are_an_environment_error(tmp_path: Path) -> None:
@@ -104,10 +104,10 @@ def test_unreadable_remote_manifests_are_an_environment_error(tmp_path: Path) ->
         path.chmod(0)
 
     with enforce_permissions():
-        done = run_here("find", "--tiered", at.remote, "--value-contains", "a", "--limit", 1)
+        result = run_here("find", "--tiered", at.remote, "--value-contains", "a", "--limit", 1)
 
-    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout + done.stderr
-    assert first.suffix in done.stderr
+    assert result.returncode == ExitCode.ENVIRONMENT, result.stdout + result.stderr
+    assert first.suffix in result.stderr
 
 
 def test_damaged_remote_manifest_skips_its_topic(tmp_path: Path) -> None:
@@ -117,7 +117,7 @@ def test_damaged_remote_manifest_skips_its_topic(tmp_path: Path) -> None:
         if "log_gz" in path.parent.parent.name:
             path.write_text("{")
 
-    done = run_here("verify", "--tiered", at.remote, "--verbose")
+    result = run_here("verify", "--tiered", at.remote, "--verbose")
 
-    assert "no manifest of this topic id can be read" in done.stdout + done.stderr
-    assert done.returncode != ExitCode.ENVIRONMENT
+    assert "no manifest of this topic id can be read" in result.stdout + result.stderr
+    assert result.returncode != ExitCode.ENVIRONMENT

@@ -43,7 +43,7 @@ class Case:
     prints: bool = False
 
     def command_line(self, data: Path, out: Path) -> list[str]:
-        given = [str(each).format(data=data, out=out) for each in self.arguments]
+        given = [str(argument).format(data=data, out=out) for argument in self.arguments]
         given += ["--summary", str(out / "summary.json")]
         return given
 
@@ -173,8 +173,8 @@ def test_same_command_line_completes_the_work(name: str, failure: Failure, runs:
             assert ended.code == whole.code, f"{place}\n{ended.stderr}"
         if case.prints:
             assert ended.stdout == whole.stdout, place
-        found = written(runs.out)
-        assert {n for n in found.keys() | expected.keys() if found.get(n) != expected.get(n)} == (
+        actual = written(runs.out)
+        assert {n for n in actual.keys() | expected.keys() if actual.get(n) != expected.get(n)} == (
             set()
         ), place
     assert runs.inputs() == inputs
@@ -187,7 +187,9 @@ def is_named(root: Path, ended: EndedRun, failure: Failure) -> bool:
         # It fails outside of the folder as well: libraries of Python, the folder for sorting.
         texts = ("many open files", "ulimit -n", " /")
         return all(text in ended.stderr for text in texts)
-    inside = [each for each in folders if Path(each) != root and Path(each).is_relative_to(root)]
+    inside = [
+        folder for folder in folders if Path(folder) != root and Path(folder).is_relative_to(root)
+    ]
     return any(each in ended.stdout + ended.stderr for each in inside)
 
 
@@ -201,8 +203,8 @@ def test_result_is_printed_if_its_report_does_not_fit(
     printed = run_here(*map(str, given)).stdout.splitlines()
     with small_disk(tmp_path / "small", "4k") as disk:
         (disk / "full").write_bytes(bytes(4096))
-        done = run_here(*map(str, given), "--report", disk / "report.json")
+        result = run_here(*map(str, given), "--report", disk / "report.json")
 
-    assert done.returncode == 3
-    assert "no space left" in done.stderr
-    assert len(done.stdout.splitlines()) == len(printed) > 0
+    assert result.returncode == 3
+    assert "no space left" in result.stderr
+    assert len(result.stdout.splitlines()) == len(printed) > 0

@@ -92,15 +92,15 @@ def test_interrupt_at_any_time_prints_one_line(name: str, seed: int, tmp_path: P
     draw = random.Random(f"{name} {seed}")
     # Early moments are as likely as late ones.
     moment = round(math.exp(draw.uniform(0, math.log(MANY_CALLS))))
-    done = run(name, moment, tmp_path)
-    if not done.returncode:
-        calls = int(done.stdout.rpartition("calls: ")[2])
+    result = run(name, moment, tmp_path)
+    if not result.returncode:
+        calls = int(result.stdout.rpartition("calls: ")[2])
         assert calls < moment
         # The number of calls differs a little from run to run.
         moment = draw.randrange(1, calls * 9 // 10)
-        done = run(name, moment, tmp_path)
-    assert done.returncode == 130, (moment, done.stderr)
-    lines = done.stderr.splitlines()
+        result = run(name, moment, tmp_path)
+    assert result.returncode == 130, (moment, result.stderr)
+    lines = result.stderr.splitlines()
     # Progress and notices may come before it.
     assert [line for line in lines if "rror" in line or "xception" in line] == lines[-1:], moment
     assert lines[-1].startswith("kafka-index: error: interrupted")
@@ -129,8 +129,8 @@ sys.exit(main())
     ("word", "code", "said"), [("INT", 130, "interrupted"), ("TERM", 143, "terminated")]
 )
 def test_signal_lost_in_a_finalizer_ends_the_run(word: str, code: int, said: str) -> None:
-    done = run_program(sys.executable, "-c", LOST.replace("{word}", word), *LINES["find"].split())
-    assert (done.returncode, done.stderr) == (code, f"kafka-index: error: {said}\n")
+    result = run_program(sys.executable, "-c", LOST.replace("{word}", word), *LINES["find"].split())
+    assert (result.returncode, result.stderr) == (code, f"kafka-index: error: {said}\n")
 
 
 #: Ctrl-C when the run is over, while the interpreter ends.
@@ -144,9 +144,9 @@ sys.exit(main())
 
 
 def test_interrupt_after_the_run_prints_nothing() -> None:
-    done = run_program(sys.executable, "-c", AFTERWARDS, "help", "lookup")
-    assert done.stderr == ""
-    assert done.stdout == (ROOT / "docs" / "lookup.md").read_text(encoding="utf-8")
+    result = run_program(sys.executable, "-c", AFTERWARDS, "help", "lookup")
+    assert result.stderr == ""
+    assert result.stdout == (ROOT / "docs" / "lookup.md").read_text(encoding="utf-8")
 
 
 #: Ctrl-C in the middle of what LLVM asks numba for, where an exception is lost and code incomplete.
@@ -169,5 +169,5 @@ sys.exit(main())
 
 
 def test_interrupt_while_a_kernel_is_loaded_waits_for_its_code() -> None:
-    done = run_program(sys.executable, "-c", IN_LLVM, *LINES["dump"].split())
-    assert (done.returncode, done.stderr) == (130, "kafka-index: error: interrupted\n")
+    result = run_program(sys.executable, "-c", IN_LLVM, *LINES["dump"].split())
+    assert (result.returncode, result.stderr) == (130, "kafka-index: error: interrupted\n")

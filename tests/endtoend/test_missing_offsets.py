@@ -37,7 +37,7 @@ from tests.support.missing_offsets import (
     write_partition,
 )
 
-FORMS = {f"{one.magic}-{one.codec}": one for one in read_cleaned_logs()}
+FORMS = {f"{log.magic}-{log.codec}": log for log in read_cleaned_logs()}
 
 
 def of_some_forms(names: str, *values: Iterable[object]) -> pytest.MarkDecorator:
@@ -192,16 +192,16 @@ def test_offsets_are_not_lost_without_the_checkpoint(tmp_path: Path, form: Clean
 
     code, _ = every_command(root)
 
-    found = verify([root], threads=1)
-    gaps = [each.effect or "" for each in found.findings if is_gap(each)]
+    actual = verify([root], threads=1)
+    gaps = [finding.effect or "" for finding in actual.findings if is_gap(finding)]
     assert code == int(bool(gaps))
     assert all("cannot be known" in effect for effect in gaps)
     # A batch of magic 2, and what is compressed, keeps marks of the cleaner.
     assert (code == 0) is (form.magic == 2 or form.codec != "none")
-    done = run_here("restore", "--input", root, "--output", tmp_path / "out")
-    assert "record lost" not in done.stdout
-    assert "records lost" not in done.stdout
-    named = re.findall(r"\d+ offsets? missing in .* cannot be known", done.stdout)
+    result = run_here("restore", "--input", root, "--output", tmp_path / "out")
+    assert "record lost" not in result.stdout
+    assert "records lost" not in result.stdout
+    named = re.findall(r"\d+ offsets? missing in .* cannot be known", result.stdout)
     assert len(named) == code
 
 
@@ -302,6 +302,6 @@ def test_internal_topic_without_metadata_counts_as_compacted(tmp_path: Path, nam
     remove_segment_log(root)
     shutil.move(root / "orders-0", root / f"{name}-0")
 
-    found = verify([root], threads=1)
-    (gap,) = filter(is_gap, found.findings)
+    result = verify([root], threads=1)
+    (gap,) = filter(is_gap, result.findings)
     assert "cannot be known" in (gap.effect or "")

@@ -40,8 +40,8 @@ def dump(module_bucket: str, local_dump: Path) -> str:
 def expected(local_dump: Path) -> dict[str, bytes]:
     """The files that a local build of the dump publishes."""
     output = local_dump.with_name("out")
-    done = build_here("--input", local_dump, "--output", output, "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", local_dump, "--output", output, "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
     return published(contents(output))
 
 
@@ -53,15 +53,15 @@ def published(files: dict[str, bytes]) -> dict[str, bytes]:
 def output(module_bucket: str, dump: str) -> str:
     """The files that a build from the bucket has published into the bucket."""
     uri = f"{module_bucket}/out"
-    done = build_here("--input", dump, "--output", uri, "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", dump, "--output", uri, "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
     return uri
 
 
 def check_published(output: str, expected: dict[str, bytes]) -> None:
-    found = download(output)
-    assert published(found) == expected
-    assert not [name for name in found if name.startswith(".kafka-index/")]
+    downloaded = download(output)
+    assert published(downloaded) == expected
+    assert not [name for name in downloaded if name.startswith(".kafka-index/")]
 
 
 def test_build_from_and_into_a_bucket_equals_a_local_build(
@@ -74,8 +74,8 @@ def test_build_into_a_bucket_equals_a_local_build(
     local_dump: Path, module_bucket: str, expected: dict[str, bytes]
 ) -> None:
     uri = f"{module_bucket}/out-of-here"
-    done = build_here("--input", local_dump, "--output", uri, "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", local_dump, "--output", uri, "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
     check_published(uri, expected)
 
 
@@ -83,8 +83,8 @@ def test_build_from_a_bucket_to_a_disk_equals_a_local_build(
     dump: str, expected: dict[str, bytes], tmp_path: Path
 ) -> None:
     output = tmp_path / "out"
-    done = build_here("--input", dump, "--output", output, "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", dump, "--output", output, "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
     assert published(contents(output)) == expected
 
 
@@ -93,8 +93,8 @@ def test_rerun_finds_everything_unchanged_and_reports_to_the_bucket(
 ) -> None:
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
     report = f"{module_bucket}/reports/rerun.parquet"
-    done = build_here(*arguments, "--report", report)
-    assert done.returncode == 0, done.stderr
+    result = build_here(*arguments, "--report", report)
+    assert result.returncode == 0, result.stderr
     rows = pq.read_table(io.BytesIO(store_of(report).read(report)))
     assert set(rows["status"].to_pylist()) == {"unchanged"}
     assert all(path.startswith(dump) for path in rows["log_path"].to_pylist())
@@ -105,8 +105,8 @@ def test_only_index_files_are_built_into_a_bucket(
 ) -> None:
     output = f"{module_bucket}/indexes"
     arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
-    done = build_here(*arguments, *INDEXES_ALONE)
-    assert done.returncode == 0, done.stderr
+    result = build_here(*arguments, *INDEXES_ALONE)
+    assert result.returncode == 0, result.stderr
     assert published(download(output)) == indexes_of(expected)
 
 
@@ -115,10 +115,10 @@ def indexes_of(files: dict[str, bytes]) -> dict[str, bytes]:
 
 
 def test_build_in_place_in_a_bucket_is_rejected(dump: str) -> None:
-    done = build_here("--input", dump, "--in-place")
-    assert done.returncode == 2
-    assert "on a local disk" in done.stderr
-    assert dump in done.stderr
+    result = build_here("--input", dump, "--in-place")
+    assert result.returncode == 2
+    assert "on a local disk" in result.stderr
+    assert dump in result.stderr
 
 
 def test_damaged_object_is_a_row_with_its_path(module_bucket: str, tmp_path: Path) -> None:
@@ -129,8 +129,8 @@ def test_damaged_object_is_a_row_with_its_path(module_bucket: str, tmp_path: Pat
     store_of(uri).put(uri, bytes(damaged))
     report = tmp_path / "report.json"
     arguments = ("--input", f"{module_bucket}/damaged", "--output", f"{module_bucket}/of-damaged")
-    done = build_here(*arguments, "--report", report)
-    assert done.returncode == 1, done.stderr
+    result = build_here(*arguments, "--report", report)
+    assert result.returncode == 1, result.stderr
     (row,) = map(json.loads, report.read_text().splitlines())
     assert (row["log_path"], row["reason_code"]) == (uri, "bad_crc")
 
@@ -145,8 +145,8 @@ def test_build_of_hdfs_equals_a_local_build(
     dump = upload(data, f"{root}/dump")
     wanted = {name: data for name, data in expected.items() if name.startswith(f"{partition}/")}
     output = f"{root}/out"
-    done = build_here("--input", dump, "--output", output, "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
+    result = build_here("--input", dump, "--output", output, "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
     check_published(output, wanted)
 
 
@@ -167,9 +167,9 @@ def test_first_build_requests_no_missing_object(s3: S3Server, tmp_path: Path) ->
         dump = upload(DUMP, f"{bucket}/dump")
         arguments = ("--input", dump, "--output", f"{bucket}/out", "--config", SETTINGS)
         proxy.clear()
-        done = build_here(*arguments)
+        result = build_here(*arguments)
         requests = list(proxy.requests)
-        assert done.returncode == 0, done.stderr
+        assert result.returncode == 0, result.stderr
         assert _published(download(f"{bucket}/out")) == _published(
             {
                 str(path.relative_to(tmp_path / "out")): path.read_bytes()
@@ -182,13 +182,13 @@ def test_first_build_requests_no_missing_object(s3: S3Server, tmp_path: Path) ->
         assert "unchanged" in again.stdout
         assert "built" not in again.stdout
         # Nothing is written where nothing has changed, but for the marker of the run.
-        assert [each.path for each in proxy.requests if each.method == "PUT"] == [
+        assert [request.path for request in proxy.requests if request.method == "PUT"] == [
             f"/{bucket.removeprefix('s3://')}/out/.kafka-index/lock"
         ]
 
-    kinds = Counter(each.method for each in requests)
-    listings = [each for each in requests if "list-type=2" in each.query]
-    assert [each.path for each in requests if each.status == 404] == []
+    kinds = Counter(request.method for request in requests)
+    listings = [request for request in requests if "list-type=2" in request.query]
+    assert [request.path for request in requests if request.status == 404] == []
     assert kinds["HEAD"] == 0
     assert kinds["POST"] + kinds["DELETE"] == 1
     assert len(listings) <= _MAX_LISTINGS_OF_A_RUN

@@ -42,18 +42,18 @@ def test_no_wrong_byte_is_published_if_requests_fail(s3: S3Server, tmp_path: Pat
             output = f"{bucket}/out-{number}"
             arguments = ("--input", dump, "--output", output, "--config", SETTINGS)
             proxy.faults = MANY
-            done = build_here(*arguments, "--threads", 1 + number % 3)
+            result = build_here(*arguments, "--threads", 1 + number % 3)
             proxy.faults = NONE
-            found = visible(download(output))
-            assert found.items() <= expected.items()
-            assert done.returncode in (0, 3), done.stdout + done.stderr
-            if done.returncode == 3:
+            actual = visible(download(output))
+            assert actual.items() <= expected.items()
+            assert result.returncode in (0, 3), result.stdout + result.stderr
+            if result.returncode == 3:
                 unfinished += 1
                 again = build_here(*arguments)
                 assert again.returncode == 0, again.stdout + again.stderr
-                found = visible(download(output))
-            assert found == expected
-            assert not [name for name in found if name.startswith(".kafka-index/")]
+                actual = visible(download(output))
+            assert actual == expected
+            assert not [name for name in actual if name.startswith(".kafka-index/")]
     assert {request.fault for request in proxy.requests} >= {"unavailable", "dropped", "cut"}
     # The library retries more often than a request fails in a row.
     assert unfinished <= max(BUILDS // 10, 1)

@@ -97,8 +97,8 @@ def remote_setting(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest.fixture(scope="module")
 def undisturbed(remote_setting: _Stand) -> _Files:
     """The files of an undisturbed build."""
-    done = remote_setting.build("undisturbed")
-    assert done.returncode == 0, done.stderr
+    result = remote_setting.build("undisturbed")
+    assert result.returncode == 0, result.stderr
     return published(download(f"{remote_setting.bucket}/undisturbed"))
 
 
@@ -138,12 +138,12 @@ def test_files_staged_by_a_killed_spark_build_are_removed_by_the_next(
     assert len([name for name in left if name.startswith(RUNS) and name.endswith(".tmp")]) >= 9
     assert published(left) == {}
 
-    done = remote_setting.build("spark")
+    result = remote_setting.build("spark")
 
-    assert done.returncode == 0, done.stderr
-    found = download(f"{remote_setting.bucket}/spark")
-    assert published(found) == undisturbed
-    assert not [name for name in found if name.startswith(RUNS)]
+    assert result.returncode == 0, result.stderr
+    downloaded = download(f"{remote_setting.bucket}/spark")
+    assert published(downloaded) == undisturbed
+    assert not [name for name in downloaded if name.startswith(RUNS)]
     assert not list(remote_setting.temporary("spark").glob("kafka-index-work-*"))
 
 
@@ -203,17 +203,17 @@ def test_object_replaced_during_its_read_fails_only_its_segment(
     assert [row["log_path"] for row in failed] == [f"{dump}/long-0/{LOG}"]
     assert f"the object changed while it was read: {how}" in failed[0]["reason"]
     assert {row["status"] for row in rows if row not in failed} == {"built"}
-    found = published(download(f"{remote_setting.bucket}/{name}"))
+    result = published(download(f"{remote_setting.bucket}/{name}"))
     stem = Path(OTHER_LOG).stem
-    of_long = {each for each in found if each.startswith("long-0/")}
+    of_long = {each for each in result if each.startswith("long-0/")}
     assert of_long == {f"long-0/{stem}.index", f"long-0/{stem}.timeindex"}
     orders = {f"orders.eu-west-0/{log.stem}.index" for log in data.glob("orders.eu-west-0/*.log")}
-    assert orders <= set(found)
+    assert orders <= set(result)
     assert len(rows) == len(orders) + 2
 
     done, rows = build_with_report(build, tmp_path)
 
     assert done.returncode == 0, done.stderr
     assert "failed" not in {row["status"] for row in rows}
-    found = published(download(f"{remote_setting.bucket}/{name}"))
-    assert (f"long-0/{Path(LOG).stem}.index" in found) is not is_removed
+    result = published(download(f"{remote_setting.bucket}/{name}"))
+    assert (f"long-0/{Path(LOG).stem}.index" in result) is not is_removed

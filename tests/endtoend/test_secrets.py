@@ -131,17 +131,17 @@ def command_lines(but: Collection[str]) -> Iterator[str]:
 @contextmanager
 def sampled_command_lines() -> Iterator[set[str]]:
     """Collect the command lines of the processes that start meanwhile."""
-    found: set[str] = set()
+    result: set[str] = set()
     before, ended = processes(), threading.Event()
 
     def sample() -> None:
         while not ended.wait(0.02):
-            found.update(command_lines(before))
+            result.update(command_lines(before))
 
     thread = threading.Thread(target=sample)
     thread.start()
     try:
-        yield found
+        yield result
     finally:
         ended.set()
         thread.join()
@@ -185,7 +185,7 @@ class SecretBucket:
             "REPORT": left / "report.json",
             "QUERIES": queries,
         }
-        given = [str(each) for each in arguments]
+        given = [str(argument) for argument in arguments]
         for name, value in names.items():
             given = [
                 str(value) + each.removeprefix(name)
@@ -206,7 +206,7 @@ class SecretBucket:
         given += [f"--storage-option={key}={value}" for key, value in options.items()]
         given += ["--verbose"] if command not in ("dump", "metadata", "find") else []
         with sampled_command_lines() as lines:
-            done = subprocess.run(
+            result = subprocess.run(
                 [*COMMAND, command, *given, "--summary", str(left / "summary.json")],
                 capture_output=True,
                 text=True,
@@ -217,10 +217,14 @@ class SecretBucket:
             )
         assert any(f"kafka_index {command} " in line for line in lines)
         search = Search([self.s3.secret_key, WRONG, *OTHERS.values(), *more])
-        search.texts = {"stdout": done.stdout, "stderr": done.stderr, "processes": "\n".join(lines)}
+        search.texts = {
+            "stdout": result.stdout,
+            "stderr": result.stderr,
+            "processes": "\n".join(lines),
+        }
         search.add_files(left)
         assert str(left / "summary.json") in search.texts
-        return done, search
+        return result, search
 
 
 @pytest.fixture(scope="module")

@@ -127,12 +127,12 @@ def test_changed_logs_are_built_like_new_logs(
     code, rows = run(tmp_path, data, *where)
 
     assert code == 0, rows
-    found = built_files(target)
+    actual = built_files(target)
     # Files of segments that are gone are nobody's; but a snapshot could be loaded by mistake.
-    left = found.keys() - expected.keys()
+    left = actual.keys() - expected.keys()
     assert {name for name in left if name.endswith(".snapshot")} == set()
     assert left <= before.keys()
-    assert {name: found[name] for name in expected} == expected
+    assert {name: actual[name] for name in expected} == expected
     check_rerun(tmp_path, data, where, target)
 
 
@@ -231,6 +231,6 @@ def test_in_place_snapshot_at_the_log_start_has_the_earlier_producers(
     assert rows[0]["note"] == f"earlier producers are from {BASES[1]:020d}.snapshot"
     kept = {name: data for name, data in whole.items() if f"{BASES[0]:020d}" not in name}
     epochs = f"{FOLDER}/leader-epoch-checkpoint"
-    found = built_files(data)
-    assert found.pop(epochs) == kept.pop(epochs)
-    assert found == kept
+    result = built_files(data)
+    assert result.pop(epochs) == kept.pop(epochs)
+    assert result == kept

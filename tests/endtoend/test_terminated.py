@@ -50,10 +50,10 @@ def test_terminated_build_keeps_and_reports_every_finished_partition(
     process = start(*arguments, "--report", report, gate=gate)
     gate.wait(process)
     gate.stop(process, number)
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == code
-    kept, planned = kept_and_planned(done.stderr, word)
+    assert result.returncode == code
+    kept, planned = kept_and_planned(result.stderr, word)
     assert 0 < kept < planned
     assert leftover_files(tmp_path) == []
     assert sum(name.endswith(".index") for name in index_files(tmp_path / "out")) == kept
@@ -88,13 +88,13 @@ def test_interrupted_lookup_reports_answered_queries_and_writes_no_answers(
     )
     gate.wait(process)
     gate.stop(process, number)
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == code
+    assert result.returncode == code
     # The second part was finished after the signal.
     text = "2,000 of 4,000 queries were answered; no answers were written"
-    assert done.stderr.endswith(f"{text}; run again to answer all queries\n")
-    assert done.stderr.count("\n") == 1
+    assert result.stderr.endswith(f"{text}; run again to answer all queries\n")
+    assert result.stderr.count("\n") == 1
     assert sum(row["queries"] for row in rows_of(report) if row["status"]) == 2000
     assert sorted(path.name for path in tmp_path.iterdir()) == ["gate", "queries", "report.json"]
 
@@ -117,10 +117,10 @@ def test_interrupted_build_on_spark_reports_finished_partitions(
 
     gate.wait(process, lambda: len(finished()) == 2)
     process.send_signal(signal.SIGINT)
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == INTERRUPTED, done.stderr
-    kept, planned = kept_and_planned(done.stderr, "interrupted")
+    assert result.returncode == INTERRUPTED, result.stderr
+    kept, planned = kept_and_planned(result.stderr, "interrupted")
     assert 0 < kept < planned
     rows = rows_of(report)
     assert [row["status"] for row in rows] == ["built"] * kept

@@ -110,17 +110,17 @@ def test_command_gives_the_same_result_for_an_unsorted_listing(
 
 def _run(command: str, stored: Stored, out: Path) -> tuple[int, str, dict[str, str]]:
     out.mkdir()
-    done = run_here(command.split(maxsplit=1)[0], *map(str, _COMMANDS[command](stored, out)))
+    result = run_here(command.split(maxsplit=1)[0], *map(str, _COMMANDS[command](stored, out)))
     files = {
         str(path.relative_to(out)): _digest(path)
         for path in sorted(out.rglob("*"))
         # Records of runs have their ids and times.
         if path.is_file() and ".kafka-index" not in str(path)
     }
-    assert done.returncode in (0, 1), done.stderr
+    assert result.returncode in (0, 1), result.stderr
     # How long it took.
-    text = re.sub(r"[0-9.,]+ ?(s|ms|[kMG]?B/s|/s)\b", "", done.stdout.replace(str(out), ""))
-    return done.returncode, text, files
+    text = re.sub(r"[0-9.,]+ ?(s|ms|[kMG]?B/s|/s)\b", "", result.stdout.replace(str(out), ""))
+    return result.returncode, text, files
 
 
 def _digest(path: Path) -> str:

@@ -178,8 +178,8 @@ class Subject:
             self._lay_out_inputs(older=True)
             earlier = tests.earlier or tests.command
             self._warm_up(earlier)
-            done = run_here(*self._arguments(earlier, place.source, place.out))
-            assert done.returncode in (0, tests.code), done.stderr
+            result = run_here(*self._arguments(earlier, place.source, place.out))
+            assert result.returncode in (0, tests.code), result.stderr
         self._lay_out_inputs(older=False)
         self._warm_up(tests.command)
         if OLD in tests.starts:
@@ -286,16 +286,16 @@ class Subject:
 
     def check_completed_by_rerun(self, what: str) -> None:
         """Check that the same command line completes the output."""
-        done = self.run(NEVER, Failure.KILL)
-        assert done.code == self.tests.code, f"{what}\nrerun: {done.stderr}"
+        result = self.run(NEVER, Failure.KILL)
+        assert result.code == self.tests.code, f"{what}\nrerun: {result.stderr}"
         self.check_complete(what)
 
     def check_complete(self, what: str) -> None:
         """Check that the output is that of a run that nothing interrupts, and nothing else."""
-        found = self._compared(self.place.files())
+        actual = self._compared(self.place.files())
         expected = self._compared(self._undisturbed[self._start].after)
-        names = found.keys() | expected.keys()
-        different = [name for name in names if found.get(name) != expected.get(name)]
+        names = actual.keys() | expected.keys()
+        different = [name for name in names if actual.get(name) != expected.get(name)]
         assert not different, f"{what}: {different}"
         assert self._input_versions() == self._inputs, what
 
@@ -315,5 +315,5 @@ def names_place(ended: EndedRun, failure: Failure, place: CommandWorkspace) -> b
     folders = [ended.place, *map(str, Path(ended.place).parents)]
     roots = (place.source, place.out)
     # A request that deletes several objects is one to their bucket.
-    inside = [each for each in folders if each == ended.place or each.startswith(roots)]
+    inside = [folder for folder in folders if folder == ended.place or folder.startswith(roots)]
     return any(each in ended.stdout + ended.stderr for each in inside)

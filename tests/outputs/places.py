@@ -102,15 +102,15 @@ class LocalPlace:
 
 def local_files(root: Path) -> Files:
     """Return all files below a folder; a folder without files ends in a slash."""
-    found: Files = {}
+    result: Files = {}
     for folder, folders, names in os.walk(root):
         relative = os.path.relpath(folder, root)
         if not folders and not names:
-            found[f"{relative}/"] = b""
+            result[f"{relative}/"] = b""
         for name in names:
             path = Path(folder, name)
-            found[str(path.relative_to(root))] = path.read_bytes()
-    return found
+            result[str(path.relative_to(root))] = path.read_bytes()
+    return result
 
 
 class BucketPlace:

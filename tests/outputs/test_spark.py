@@ -58,8 +58,8 @@ def test_failing_tasks_leave_old_or_new_output_and_rerun_completes_it(
         counted = tmp_path / f"counted-{step}"
         with pytest.MonkeyPatch.context() as patch:
             let_tasks_fail(patch, Path(subject.place.out), counted, step, failure)
-            done = run_here(*subject.arguments_on("spark"))
-        return done.returncode, done.stderr, counted.stat().st_size
+            result = run_here(*subject.arguments_on("spark"))
+        return result.returncode, result.stderr, counted.stat().st_size
 
     code, _, calls = run(NEVER)
     assert code == subject.tests.code
@@ -88,8 +88,8 @@ def test_killed_run_leaves_old_or_new_output_and_rerun_in_a_session_completes_it
 
     subject.check_interrupted(f"killed at {step}")
     monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
-    done = run_here(*subject.arguments_on("spark"))
-    assert done.returncode == subject.tests.code, done.stderr
+    result = run_here(*subject.arguments_on("spark"))
+    assert result.returncode == subject.tests.code, result.stderr
     subject.check_complete(f"killed at {step}")
 
 
@@ -112,9 +112,9 @@ def test_killed_workers_are_retried_or_end_the_run(
         os.kill(pid, signal.SIGKILL)
     subject.check_interrupted("workers are killed")
     gate.open()
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == code, done.stderr
+    assert result.returncode == code, result.stderr
     if code:
         subject.check_interrupted("the job has failed")
         subject.check_completed_by_rerun("the job has failed")

@@ -38,7 +38,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
     }
 
     def run(*arguments: str, **more: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [str(program), *arguments],
             env={**variables, **more},
             capture_output=True,
@@ -46,7 +46,7 @@ def airflow(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., str]:
             check=False,
             timeout=TIMEOUT_SECONDS,
         )
-        return f"{done.stdout}\n{done.stderr}\nexit code {done.returncode}"
+        return f"{result.stdout}\n{result.stderr}\nexit code {result.returncode}"
 
     assert "exit code 0" in run("db", "migrate")
     return run
@@ -105,7 +105,7 @@ for end in sys.argv[3:]:
 
 @pytest.mark.usefixtures("airflow")
 def test_step_ended_by_a_signal_is_retried(tmp_path: Path) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [
             *(airflow_program().with_name("python"), "-c", _STEPS, FOLDER, tmp_path),
             *("kill -9 $$", "kill -2 $$", "exit 137", "exit 2"),
@@ -119,9 +119,9 @@ def test_step_ended_by_a_signal_is_retried(tmp_path: Path) -> None:
         check=False,
         timeout=TIMEOUT_SECONDS,
     )
-    assert [line for line in done.stdout.splitlines() if line.startswith(("kill", "exit"))] == [
+    assert [line for line in result.stdout.splitlines() if line.startswith(("kill", "exit"))] == [
         "kill -9 $$: AirflowException",
         "kill -2 $$: AirflowException",
         "exit 137: AirflowException",
         "exit 2: AirflowFailException",
-    ], done.stderr
+    ], result.stderr

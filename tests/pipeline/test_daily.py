@@ -37,8 +37,8 @@ def command(folder: Path, *, failing_with: int = 0) -> Path:
 
 def run(program: Path, dump: Path, results: Path) -> tuple[int, str]:
     variables = {"KAFKA_INDEX": str(program), "KAFKA_INDEX_PAUSE": "0"}
-    done = run_program("sh", SCRIPT, dump, results, variables=variables)
-    return done.returncode, done.stderr
+    result = run_program("sh", SCRIPT, dump, results, variables=variables)
+    return result.returncode, result.stderr
 
 
 def calls(program: Path) -> list[str]:

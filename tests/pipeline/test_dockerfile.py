@@ -61,7 +61,7 @@ def test_image_build_steps_install_a_working_command(tmp_path: Path) -> None:
         ran += 1
     assert ran == 3
     for command in (("verify", "--input", str(DUMP / "app-logs-0")), ("help", "verify")):
-        done = subprocess.run(
+        result = subprocess.run(
             [home / "bin" / "kafka-index", *command],
             env=variables,
             capture_output=True,
@@ -69,8 +69,8 @@ def test_image_build_steps_install_a_working_command(tmp_path: Path) -> None:
             check=False,
             timeout=TIMEOUT_SECONDS,
         )
-        assert done.returncode == 0, done.stderr
-    assert done.stdout == (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
+        assert result.returncode == 0, result.stderr
+    assert result.stdout == (ROOT / "docs" / "verify.md").read_text(encoding="utf-8")
     assert not list((tmp_path / ".cache").rglob("*.bin"))  # the shared kernels were used
 
 

@@ -114,20 +114,20 @@ def test_damage_is_reported_in_exit_code_output_summary_and_page(
     command, summary = COMMANDS[at], tmp_path / "summary.json"
     given = [*arguments_of(command, tmp_path), "--input", root, "--summary", summary]
 
-    done = run_here(command, *given)
+    result = run_here(command, *given)
 
     code = int(rule.codes.replace(" ", "")[at])
-    assert done.returncode == code, done.stdout + done.stderr
+    assert result.returncode == code, result.stdout + result.stderr
     ended = json.loads(summary.read_text())
     assert (ended["exit_code"], ended["outcome"]) == (code, "damage" if code else "done")
     if command in PAGES:
         page = (tmp_path / "page.html").read_text()
         assert ('<header class="bad"' in page) is bool(code)
     if command == "lookup" and rule.missing and rule.damage is not remove_last_segment:
-        assert "for missing offsets, answered with the next batch" in done.stdout
+        assert "for missing offsets, answered with the next batch" in result.stdout
         assert ended["counts"]["queries_behind_missing_offsets"] > 0
     elif code and command != "restore":
-        assert rule.said in done.stdout + done.stderr
+        assert rule.said in result.stdout + result.stderr
     if command in ("find", "cat", "export", "rewrite", "stats"):
         assert ended["missing_offsets"]["count"] == rule.missing
 
@@ -137,13 +137,13 @@ def test_damage_is_reported_in_results_of_functions(tmp_path: Path, root: Path, 
     rule.damage(root)
     code = int(rule.codes[-1])
     records = read_records([root], on_damage="drop")
-    found = find_records([root], value_contains="absent")
-    for stream in (records, found):
+    actual = find_records([root], value_contains="absent")
+    for stream in (records, actual):
         stream.to_arrow()
     exported = export_records([root], tmp_path / "exported")
     rewritten = rewrite_dump([root], tmp_path / "rewritten", drop_where="offset = 1")
 
-    for result in (records, found, exported, rewritten):
+    for result in (records, actual, exported, rewritten):
         assert (result.outcome.exit_code, result.missing_offsets.count) == (code, rule.missing)
         if code:
             with pytest.raises(KafkaIndexError):
@@ -173,8 +173,8 @@ def test_missing_offsets_outside_of_the_range_are_not_reported(
     root: Path, offsets: str, code: int
 ) -> None:
     remove_segment(root)
-    done = run_here("cat", "orders", "--input", root, "-o", offsets)
-    assert (done.returncode, "are missing" in done.stderr) == (code, bool(code))
+    result = run_here("cat", "orders", "--input", root, "-o", offsets)
+    assert (result.returncode, "are missing" in result.stderr) == (code, bool(code))
 
 
 @pytest.mark.parametrize(("limit", "code"), [(12, 0), (13, 1)])

@@ -84,7 +84,7 @@ def test_error_about_empty_path_names_its_option(
 ) -> None:
     command = COMMAND_LINES[words]
     given = [
-        "given" for each in command.params if isinstance(each, click.Argument) and each.metavar
+        "given" for param in command.params if isinstance(param, click.Argument) and param.metavar
     ]
     for option in command.params:
         if isinstance(option, click.Option) and option.metavar in PATH_METAVARS:
@@ -136,9 +136,9 @@ def test_parent_of_data_directories_lists_the_data_directories(
         place(tmp_path, "dump/broker-1/data", "payments-1"),
     }
     more = ("--output", tmp_path / "out") if command[0] in ("restore", "export") else ()
-    done = run_here(*command, "--input", tmp_path / "dump", *more)
-    assert done.returncode == 2
-    _, _, paths = on_one_line(done.stderr).partition("its data directories are below it: give ")
+    result = run_here(*command, "--input", tmp_path / "dump", *more)
+    assert result.returncode == 2
+    _, _, paths = on_one_line(result.stderr).partition("its data directories are below it: give ")
     assert set(map(Path, paths.split(", "))) == nested
     inputs = [each for path in nested for each in ("--input", path)]
     assert run_here(*command, *inputs, *more).returncode == 0
@@ -157,17 +157,17 @@ def test_inputs_of_other_formats_are_identified(tmp_path: Path, file: str, expec
     path = tmp_path / "dump" / file
     path.parent.mkdir(parents=True)
     path.write_bytes(b"x")
-    done = run_here("verify", "--input", tmp_path / "dump")
-    assert done.returncode == 2
-    assert expected in on_one_line(done.stderr)
+    result = run_here("verify", "--input", tmp_path / "dump")
+    assert result.returncode == 2
+    assert expected in on_one_line(result.stderr)
 
 
 def test_archive_as_input_is_reported_with_a_hint(tmp_path: Path) -> None:
     path = tmp_path / "dump.tar"
     path.write_bytes(b"x")
-    done = run_here("verify", "--input", path)
-    assert done.returncode == 2
-    assert f"{path} is an archive: unpack it" in on_one_line(done.stderr)
+    result = run_here("verify", "--input", path)
+    assert result.returncode == 2
+    assert f"{path} is an archive: unpack it" in on_one_line(result.stderr)
 
 
 # ------------------------------------------------------------------------------- no metadata log
@@ -184,10 +184,10 @@ def test_archive_as_input_is_reported_with_a_hint(tmp_path: Path) -> None:
 def test_metadata_of_an_input_without_internal_topics_suggests_their_directory(
     tmp_path: Path, what: tuple[str, ...], expected: str
 ) -> None:
-    done = run_here("metadata", place(tmp_path, "data", "payments-0"), *what)
-    assert done.returncode == 2
-    assert expected in on_one_line(done.stderr)
-    assert "no topic matches" not in done.stderr
+    result = run_here("metadata", place(tmp_path, "data", "payments-0"), *what)
+    assert result.returncode == 2
+    assert expected in on_one_line(result.stderr)
+    assert "no topic matches" not in result.stderr
 
 
 # --------------------------------------------------------------- stray and deleted directories
@@ -206,8 +206,8 @@ def test_stray_or_deleted_directory_is_read_if_given_as_input(tmp_path: Path, ma
     assert (tmp_path / "out" / "payments-0").is_dir()
     # In a data directory, or met by a glob, it is skipped as before.
     for given in (data, f"{data}/*"):
-        found = run_here("cat", "payments", "--input", given, "--format", "json").stdout
-        assert '"partition": 0' not in found
+        result = run_here("cat", "payments", "--input", given, "--format", "json").stdout
+        assert '"partition": 0' not in result
 
 
 # ------------------------------------------------------------------- lag of control records
@@ -228,12 +228,12 @@ def test_lag_of_only_control_records_is_marked(tmp_path: Path) -> None:
         for group, offset in (("behind", 3), ("done", 4))
     ]
     write_log(tmp_path / "__consumer_offsets-0", log_batch(0, *commits))
-    done = run_here("metadata", tmp_path, "--what", "lag", "--json")
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
-    found = {row["group"]: (row["lag_records"], row["reason"]) for row in rows}
-    assert found["behind"] == (2, None)
-    assert found["done"][0] == 1
-    assert "only control records, such as transaction markers, follow" in found["done"][1]
+    result = run_here("metadata", tmp_path, "--what", "lag", "--json")
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
+    actual = {row["group"]: (row["lag_records"], row["reason"]) for row in rows}
+    assert actual["behind"] == (2, None)
+    assert actual["done"][0] == 1
+    assert "only control records, such as transaction markers, follow" in actual["done"][1]
 
 
 # ---------------------------------------------------------------------- the same options everywhere
@@ -256,8 +256,8 @@ def test_metadata_accepts_the_input_option() -> None:
     ],
 )
 def test_quiet_prints_nothing_for_an_intact_input(arguments: tuple[str | Path, ...]) -> None:
-    done = run_here(str(arguments[0]), *arguments[1:], "-q")
-    assert (done.returncode, done.stdout) == (0, "")
+    result = run_here(str(arguments[0]), *arguments[1:], "-q")
+    assert (result.returncode, result.stdout) == (0, "")
 
 
 def test_every_command_has_quiet() -> None:
@@ -343,12 +343,12 @@ def test_runbook_of_the_same_cluster_names_its_metadata_directory(
         log = place(tmp_path, "dump/meta", "__cluster_metadata-0")
         inputs, metadata = ["--input", data, "--input", log], tmp_path / "metadata"
         inputs += ["--metadata-output", metadata]
-    done = run_here("restore", *inputs, "--output", output, "--cluster", "same")
-    assert done.returncode in (0, 1), done.stderr
-    assert f"Set metadata.log.dir={metadata}, which has the metadata log" in done.stdout
+    result = run_here("restore", *inputs, "--output", output, "--cluster", "same")
+    assert result.returncode in (0, 1), result.stderr
+    assert f"Set metadata.log.dir={metadata}, which has the metadata log" in result.stdout
     command = f"kafka-index predict --input {output} --metadata {metadata}"
-    assert command in on_one_line(done.stdout)
-    assert "METADATA_DIR" not in done.stdout
+    assert command in on_one_line(result.stdout)
+    assert "METADATA_DIR" not in result.stdout
     assert run_here(*command.split()[1:]).returncode in (0, 1)
 
 
@@ -360,22 +360,22 @@ def test_until_before_all_records_reports_formatted_times(tmp_path: Path) -> Non
     write_logs(
         tmp_path / "dump", {("t", 0, 0): [late], ("u", 0, 0): [batch(0, 1, timestamps=[10**12])]}
     )
-    done = run_here(
+    result = run_here(
         *("restore", "--input", tmp_path / "dump", "--output", tmp_path / "out"),
         *("--until", "1970-01-02", "--create-time", "--new-topic-ids"),
     )
-    assert done.returncode == 2
-    assert "a time after the year 9999" in on_one_line(done.stderr)
-    assert str(2**63 - 1) not in done.stderr
+    assert result.returncode == 2
+    assert "a time after the year 9999" in on_one_line(result.stderr)
+    assert str(2**63 - 1) not in result.stderr
 
 
 def test_unquoted_word_in_a_condition_is_reported_first(tmp_path: Path) -> None:
-    done = run_here(
+    result = run_here(
         *("rewrite", "--input", DUMP / "payments-0", "--output", tmp_path / "out"),
         *("--drop-where", "timestamp < now"),
     )
-    assert done.returncode == 2
-    text = on_one_line(done.stderr)
+    assert result.returncode == 2
+    text = on_one_line(result.stderr)
     assert "not a condition: 'now' is not expected here" in text
     assert "in single quotes" in text
     assert "BETWEEN" not in text
@@ -383,9 +383,9 @@ def test_unquoted_word_in_a_condition_is_reported_first(tmp_path: Path) -> None:
 
 def test_import_of_kcat_records_suggests_layout_kcat(tmp_path: Path) -> None:
     kcat = DUMP.parent / "kcat.json"
-    done = run_here("import", "--input", kcat, "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert "use --layout kcat" in on_one_line(done.stderr)
+    result = run_here("import", "--input", kcat, "--output", tmp_path / "out")
+    assert result.returncode == 2
+    assert "use --layout kcat" in on_one_line(result.stderr)
     named = run_here("import", "--input", kcat, "--output", tmp_path / "out", "--layout", "kcat")
     assert named.returncode == 0, named.stderr
 
@@ -393,8 +393,8 @@ def test_import_of_kcat_records_suggests_layout_kcat(tmp_path: Path) -> None:
 def test_export_of_a_log_that_ends_at_the_largest_offset_is_damage(tmp_path: Path) -> None:
     base_offset = 2**63 - 3
     write_logs(tmp_path / "dump", {("t", 0, base_offset): [batch(base_offset, 3)]})
-    done = run_here("export", "--input", tmp_path / "dump", "--output", tmp_path / "out")
-    assert done.returncode == 1
-    text = on_one_line(done.stdout + done.stderr)
+    result = run_here("export", "--input", tmp_path / "dump", "--output", tmp_path / "out")
+    assert result.returncode == 1
+    text = on_one_line(result.stdout + result.stderr)
     assert f"its last offset is {2**63 - 1}" in text
     assert "no new offset" not in text

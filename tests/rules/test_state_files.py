@@ -67,12 +67,12 @@ def places_in(document: object, place: _Place = ()) -> Iterator[_Place]:
 
 def replaced(document: Any, place: _Place, value: object) -> Any:
     """Return a copy of a document with another value at a place."""
-    found = copy.deepcopy(document)
-    inner = found
+    result = copy.deepcopy(document)
+    inner = result
     for part in place[:-1]:
         inner = inner[part]
     inner[place[-1]] = value
-    return found
+    return result
 
 
 def mutations(document: Any) -> Iterator[tuple[str, Any]]:
@@ -120,8 +120,8 @@ def test_every_field_of_a_manifest_is_checked_by_type_and_range() -> None:
         is_free = any(f"'{text}'" in name for text in texts)
         assert is_free or "../" not in name, name
         assert is_free or "orders" not in name, name
-        for each in found.partitions:
-            assert each.folder.startswith("data/orders-0-"), name
+        for partition in found.partitions:
+            assert partition.folder.startswith("data/orders-0-"), name
 
 
 @pytest.fixture(scope="module")
@@ -160,11 +160,11 @@ def test_forged_manifest_is_reported_without_an_internal_error(
         is_legal = isinstance(parsed(path.read_bytes(), str(path)), Manifest)
         commands = commands_of(repository, output)
         for command in commands if not is_legal else [commands[number % len(commands)]]:
-            done = run_here(*command)
-            assert done.returncode in (0, 1, 2), (name, command, done.stderr)
+            result = run_here(*command)
+            assert result.returncode in (0, 1, 2), (name, command, result.stderr)
             if not is_legal and mutated.get("format") == document["format"]:
-                assert done.returncode == 1, (name, command, done.stderr)
-                text = (done.stdout + done.stderr).replace("\n", "")
+                assert result.returncode == 1, (name, command, result.stderr)
+                text = (result.stdout + result.stderr).replace("\n", "")
                 assert str(path) in text or path.parent.name in text, (name, command)
                 assert not output.exists(), (name, command)
         rejected += not is_legal
@@ -191,13 +191,13 @@ def test_symbolic_links_in_a_repository_are_not_followed(
     shutil.move(path, moved)
     path.symlink_to(moved)
     output = tmp_path / "out"
-    done = run_here("restore", "--input", f"backup:{repository}", "--output", str(output))
-    assert done.returncode in (1, 2), done.stderr
+    result = run_here("restore", "--input", f"backup:{repository}", "--output", str(output))
+    assert result.returncode in (1, 2), result.stderr
     if place == "manifest":
         assert not output.exists()
     else:
         assert run_here("backups", "verify", str(repository)).returncode == 1
-        assert "a link in a repository is not followed" in done.stdout + done.stderr
+        assert "a link in a repository is not followed" in result.stdout + result.stderr
 
 
 # ------------------------------------------------------------------------------- other state files
@@ -261,9 +261,9 @@ def build_case(case: _Case) -> tuple[Path, Callable[[], Any]]:
 def restore_case(name: str) -> Callable[[_Case], tuple[Path, Callable[[], Any]]]:
     def make(case: _Case) -> tuple[Path, Callable[[], Any]]:
         def run() -> Any:
-            done = case.run("restore", "--input", str(case.dump))
+            result = case.run("restore", "--input", str(case.dump))
             (case.output / CLEAN_SHUTDOWN).unlink(missing_ok=True)
-            return done
+            return result
 
         # The journal has the inodes of its output.
         case.is_reset = False
@@ -335,10 +335,10 @@ def test_malformed_state_file_causes_no_internal_error(
     for name, mutated in sampled(document, step):
         precious.write_text("precious")
         path.write_bytes(pack(mutated))
-        done = run()
-        assert done.returncode in (0, 1, 2, 3), (name, done.stderr)
+        result = run()
+        assert result.returncode in (0, 1, 2, 3), (name, result.stderr)
         assert precious.read_text() == "precious", name
-        codes.add(done.returncode)
+        codes.add(result.returncode)
         if is_reset:
             shutil.rmtree(case.output)
             shutil.copytree(tmp_path / "before", case.output)
@@ -356,8 +356,8 @@ def test_export_manifest_does_not_delete_files_outside_its_folder(tmp_path: Path
     other.write_text("mine")
     for name in (os.path.relpath(precious, path.parent), str(precious), "notes.txt"):
         path.write_text(json.dumps(document | {"superseded": [name]}))
-        done = run()
-        assert done.returncode == 2, done.stderr
-        assert str(path) in done.stderr.replace("\n", "")
+        result = run()
+        assert result.returncode == 2, result.stderr
+        assert str(path) in result.stderr.replace("\n", "")
     assert precious.exists()
     assert other.exists()

@@ -69,15 +69,15 @@ class Image:
         )
 
     def _run(self, *arguments: str) -> str:
-        done = subprocess.run(
+        result = subprocess.run(
             [*self._store, *arguments],
             capture_output=True,
             text=True,
             check=False,
             timeout=4 * TIMEOUT_SECONDS,
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout + done.stderr
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout + result.stderr
 
 
 @contextmanager

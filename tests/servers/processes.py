@@ -62,8 +62,8 @@ def wait_for_line(process: subprocess.Popen[str], log: Path, start: str) -> str:
 
     def find() -> str | None:
         lines = log.read_text(encoding="utf-8").splitlines(keepends=True)
-        found = (line.strip() for line in lines if line.startswith(start) and line.endswith("\n"))
-        return next(found, None)
+        result = (line.strip() for line in lines if line.startswith(start) and line.endswith("\n"))
+        return next(result, None)
 
     return _wait_for(find, process, log)
 
@@ -89,8 +89,8 @@ def _wait_for(
 ) -> _Found:
     deadline = time.monotonic() + TIMEOUT_SECONDS
     while process.poll() is None and time.monotonic() < deadline:
-        found = find()
-        if found is not None:
-            return found
+        result = find()
+        if result is not None:
+            return result
         time.sleep(0.05)
     raise ConnectionError(f"no server: {log.read_text(encoding='utf-8')[-2000:]}")

@@ -143,11 +143,11 @@ def _install_moto(folder: Path) -> None:
 
 
 def _run(command: list[str], **variables: str) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         command, env={**os.environ, **variables}, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, (done.stdout + done.stderr)[-2000:]
-    return done.stdout
+    assert result.returncode == 0, (result.stdout + result.stderr)[-2000:]
+    return result.stdout
 
 
 def _go() -> str | None:

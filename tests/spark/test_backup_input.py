@@ -31,15 +31,15 @@ def backup(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, list[st
 def test_data_source_reads_a_backup(spark: SparkSession, backup: tuple[str, list[str]]) -> None:
     given, options = backup
     reader = spark.read.format("kafka-log")
-    for each in options:
-        name, _, value = each.partition("=")
+    for option in options:
+        name, _, value = option.partition("=")
         reader = reader.option(f"storage.{name}", value)
     rows = reader.load(given).select("topic", "partition", "offset", "value")
-    found = {(row.topic, row.partition, row.offset): bytes(row.value) for row in rows.collect()}
+    actual = {(row.topic, row.partition, row.offset): bytes(row.value) for row in rows.collect()}
     dumps = [DUMP / name for name in sorted(ONLY)]
     expected = kafka_index.read_records(dumps, columns=["topic", "partition", "offset", "value"])
     records = expected.read_all().to_pylist()
-    assert found == {
+    assert actual == {
         (row["topic"], row["partition"], row["offset"]): row["value"] for row in records
     }
 
@@ -47,7 +47,7 @@ def test_data_source_reads_a_backup(spark: SparkSession, backup: tuple[str, list
 @pytest.mark.usefixtures("in_session")
 def test_commands_on_spark_read_a_backup(backup: tuple[str, list[str]], tmp_path: Path) -> None:
     given, options = backup
-    common = ["--engine", "spark", *(f"--storage-option={each}" for each in options)]
+    common = ["--engine", "spark", *(f"--storage-option={option}" for option in options)]
     verified = run_here("verify", "--input", given, *common)
     assert verified.returncode == 0, verified.stderr
     assert "nothing harmful was found in 3 partitions" in verified.stdout

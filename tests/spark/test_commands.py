@@ -54,9 +54,9 @@ def test_damage_ends_a_spark_command_with_exit_code_1(
     }
     common = ("--input", tmp_path / "data", "--summary", summary, *ON_SPARK)
 
-    done = run_here(command, *given[command], *common)
+    result = run_here(command, *given[command], *common)
 
-    assert done.returncode == 1, done.stderr
+    assert result.returncode == 1, result.stderr
     missing = json.loads(summary.read_text())["missing_offsets"]
     assert missing["count"] == int(damage is remove_segment)
 
@@ -65,9 +65,9 @@ def test_statistics_on_spark_equal_those_of_threads(tmp_path: Path) -> None:
     report = tmp_path / "report.parquet"
     given = ("--by", "partition", "--sizes", "--keys", "3", "--compact")
 
-    done = run_here("stats", "--input", DUMP, *given, "--report", report, *ON_SPARK)
+    result = run_here("stats", "--input", DUMP, *given, "--report", report, *ON_SPARK)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     local = kafka_index.read_stats(DUMP, by="partition", sizes=True, keys=3, compact=True)
     assert pq.read_table(report).to_pylist() == local.to_arrow().to_pylist()
 
@@ -82,10 +82,10 @@ def test_link_out_of_the_dump_is_followed_on_request(command: str, tmp_path: Pat
     given: list[Argument] = ["--input", dump, "--report", report, *ON_SPARK]
     given += ["--output", tmp_path / "out"] if command == "build" else []
 
-    done = run_here(command, *given)
+    result = run_here(command, *given)
 
-    assert done.returncode == 1
-    assert f"{path} -> {target}" in done.stdout + done.stderr
+    assert result.returncode == 1
+    assert f"{path} -> {target}" in result.stdout + result.stderr
     assert [row for row in pq.read_table(report).to_pylist() if str(target) in str(row)]
     followed = run_here(command, *given, "--follow-links")
     assert followed.returncode == 0, followed.stderr
@@ -130,10 +130,10 @@ def test_command_on_spark_equals_the_local_engine(name: str, tmp_path: Path) -> 
     def run(*engine: str) -> tuple[int, dict[str, bytes], list[str]]:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
-        done = run_here(*map(str, given), "--report", out / "report.json", *engine)
-        assert done.returncode in (0, 1), done.stderr
+        result = run_here(*map(str, given), "--report", out / "report.json", *engine)
+        assert result.returncode in (0, 1), result.stderr
         files = contents(out)
-        return done.returncode, files, sorted(files.pop("report.json").decode().splitlines())
+        return result.returncode, files, sorted(files.pop("report.json").decode().splitlines())
 
     here, there = run(), run(*ON_SPARK)
 
@@ -145,8 +145,8 @@ def test_command_on_spark_equals_the_local_engine(name: str, tmp_path: Path) -> 
 def test_remote_segments_are_built_as_by_the_local_engine(tmp_path: Path) -> None:
     given = [*remote_segments(), "--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz"]
     for name, engine in (("threads", ()), ("spark", ON_SPARK)):
-        done = build_here(*given, "--output", tmp_path / name, *engine)
-        assert done.returncode == 0, done.stderr
+        result = build_here(*given, "--output", tmp_path / name, *engine)
+        assert result.returncode == 0, result.stderr
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "threads")
 
 
@@ -154,14 +154,14 @@ def test_build_from_and_into_a_bucket_equals_the_local_engine(
     s3: S3Server, configured_bucket: str, tmp_path: Path
 ) -> None:
     data = copy_dump(tmp_path / "data", "payments-0", "orders.eu-west-0", "__consumer_offsets-0")
-    done = build_here("--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
-    assert done.returncode == 0, done.stderr
-    options = [f"--storage-option={each}" for each in storage_options(s3, tmp_path)]
-    done = build_here(
+    result = build_here("--input", data, "--output", tmp_path / "out", "--config", SETTINGS)
+    assert result.returncode == 0, result.stderr
+    options = [f"--storage-option={option}" for option in storage_options(s3, tmp_path)]
+    result = build_here(
         *("--input", upload(data, f"{configured_bucket}/dump"), "--config", SETTINGS),
         *("--output", f"{configured_bucket}/out", *ON_SPARK, *options),
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     found, expected = (
         {name: data for name, data in files.items() if ".kafka-index" not in name}
         for files in (download(f"{configured_bucket}/out"), contents(tmp_path / "out"))
@@ -174,16 +174,16 @@ def test_bad_queries_are_reported_with_row_and_reason(tmp_path: Path) -> None:
     asked, report = tmp_path / "queries.csv", tmp_path / "report.json"
     rows = ["payments,0,5", ",0,7", "payments,x,9", "payments,0,-4"]
     asked.write_text("\n".join(["topic,partition,offset", *rows, ""]))
-    done = lookup(
+    result = lookup(
         *("--logs", DUMP, "--by", "offset", "--queries", asked, "--output", tmp_path / "a.csv"),
         *("--report", report, *ON_SPARK),
     )
-    assert done.returncode == 0, done.stderr
-    assert "3 malformed queries:" in done.stdout
-    assert all(f"row {row}: {reason}" in done.stdout for row, reason in REASONS)
-    found = map(json.loads, report.read_text().splitlines())
+    assert result.returncode == 0, result.stderr
+    assert "3 malformed queries:" in result.stdout
+    assert all(f"row {row}: {reason}" in result.stdout for row, reason in REASONS)
+    actual = map(json.loads, report.read_text().splitlines())
     assert [
-        (row["row"], row["reason"]) for row in found if row["reason_code"] == "invalid_query"
+        (row["row"], row["reason"]) for row in actual if row["reason_code"] == "invalid_query"
     ] == REASONS
 
 
@@ -194,7 +194,7 @@ def test_layout_is_imported_with_its_properties(tmp_path: Path, engine: tuple[st
         (tmp_path / "in" / f"t+0+{first}.json").write_text(lines)
     layout = ("--layout", "confluent-s3", "--layout-property", "value.converter=string")
     places = ("--input", tmp_path / "in", "--output", tmp_path / "logs")
-    done = run_here("import", *places, *layout, *engine)
-    assert done.returncode == 0, done.stderr
-    found = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
-    assert [(row["offset"], row["value"]) for row in found] == [(0, b"a"), (1, b"b"), (2, b"c")]
+    result = run_here("import", *places, *layout, *engine)
+    assert result.returncode == 0, result.stderr
+    actual = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
+    assert [(row["offset"], row["value"]) for row in actual] == [(0, b"a"), (1, b"b"), (2, b"c")]

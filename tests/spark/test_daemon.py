@@ -23,7 +23,7 @@ print("code", ending_with_its_pipe(daemon.worker)(ours, True))
 
 def test_worker_with_a_closed_pipe_is_not_restarted() -> None:
     # PySpark's daemon runs a worker again after the code 0.
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _WORKER_ON_A_CLOSED_PIPE, "pyspark.worker"],
         env={**os.environ, "PYTHON_DAEMON_KILL_WORKER_ON_FLUSH_FAILURE": "1"},
         capture_output=True,
@@ -32,12 +32,12 @@ def test_worker_with_a_closed_pipe_is_not_restarted() -> None:
         check=True,
     )
 
-    assert found.stdout.startswith("code ")
-    assert found.stdout != "code 0\n"
+    assert result.stdout.startswith("code ")
+    assert result.stdout != "code 0\n"
 
 
 def test_workers_preload_the_modules_of_tasks() -> None:
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", "from kafka_index.spark.daemon import prepare; prepare()"],
         capture_output=True,
         text=True,
@@ -45,7 +45,7 @@ def test_workers_preload_the_modules_of_tasks() -> None:
         check=True,
     )
 
-    assert found.stderr == ""
+    assert result.stderr == ""
 
 
 #: Prepares workers in a Python that lacks what docs/clusters.md does not ask of executors.
@@ -74,7 +74,7 @@ def test_workers_need_no_other_libraries_than_documented() -> None:
     absent -= {"pyspark"}
     assert absent >= {"duckdb", "lz4", "rich", "zstandard"}
 
-    found = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _PREPARE_WITHOUT, *absent],
         capture_output=True,
         text=True,
@@ -82,4 +82,4 @@ def test_workers_need_no_other_libraries_than_documented() -> None:
         check=True,
     )
 
-    assert found.stderr == ""
+    assert result.stderr == ""

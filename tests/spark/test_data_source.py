@@ -51,13 +51,13 @@ def test_data_source_rows_equal_read_records(source: SparkSession) -> None:
     frame = reader.option("subscribe", "orders.eu-west, payments").option("minPartitions", "7")
     loaded = frame.option("includeHeaders", "true").load()
     assert loaded.rdd.getNumPartitions() >= 7
-    found = sorted(
+    actual = sorted(
         (row.topic, row.partition, row.offset, row.key, row.value, row.timestampType)
         for row in loaded.collect()
     )
     expected = kafka_index.read_records(DUMP, topics="orders.eu-west|payments").read_all()
     names = ("topic", "partition", "offset", "key", "value", "timestampType")
-    assert found == [(*row[:3], *row[3:]) for row in rows_of(expected, *names)]
+    assert actual == [(*row[:3], *row[3:]) for row in rows_of(expected, *names)]
     times = loaded.selectExpr("sum(unix_millis(timestamp))", "count(headers)").first()
     assert times is not None
     assert times[0] == sum(expected["timestamp"].cast("int64").to_pylist())
@@ -140,8 +140,8 @@ def test_data_source_ends_a_log_like_read_records(
     reader = source.read.format("kafka-log").option("mode", "PERMISSIVE")
     rows = reader.option("columns", "offset,position_bytes").load(str(tmp_path)).collect()
     assert [row.offset for row in rows if row["_corrupt_record"] is None] == expected.offsets
-    found = [row.position_bytes for row in rows if row["_corrupt_record"] is not None]
-    assert found == expected.damage
+    actual = [row.position_bytes for row in rows if row["_corrupt_record"] is not None]
+    assert actual == expected.damage
 
 
 def read_here(path: Path, **options: str) -> list[dict[str, Any]]:
@@ -251,13 +251,13 @@ def test_pushed_filters_read_less_without_changing_the_result(
     source.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
         pushing = source.read.format("kafka-log").option("pushFilters", "true").load(str(tmp_path))
-        found = [sorted(pushing.where(one).collect()) for one in conditions]
+        result = [sorted(pushing.where(condition).collect()) for condition in conditions]
         planned = pushing.where(conditions[0]).rdd.getNumPartitions()
     finally:
         source.conf.unset("spark.sql.python.filterPushdown.enabled")
     plain = source.read.format("kafka-log").load(str(tmp_path))
-    assert found == [sorted(plain.where(one).collect()) for one in conditions]
-    assert [len(rows) for rows in found] == [50, 9, 2, 0, 8]
+    assert result == [sorted(plain.where(condition).collect()) for condition in conditions]
+    assert [len(rows) for rows in result] == [50, 9, 2, 0, 8]
     assert planned == 1
 
 
@@ -304,14 +304,14 @@ def test_encrypted_remote_segments_are_read_with_the_options_of_tiered_storage(
     reader = source.read.format("kafka-log").option("tiered", at.remote)
     pairs = ",".join(f"{key}={file}" for key, file in at.keys)
     names = ("topic", "partition", "offset", "key", "value")
-    found = sorted(
+    actual = sorted(
         tuple(row[name] for name in names)
         for row in reader.option("tieredKeys", pairs).load(at.data).collect()
     )
     tiered = TieredOptions((at.remote,), keys=at.keys)
     expected = kafka_index.read_records(at.data, tiered=tiered, columns=names)
-    assert found == sorted(rows_of(expected.read_all(), *names))
-    assert found
+    assert actual == sorted(rows_of(expected.read_all(), *names))
+    assert actual
 
 
 # -------------------------------------------------------------------------- without a session
@@ -322,10 +322,10 @@ def test_data_source_module_imports_no_heavy_library() -> None:
         "import sys, pyspark.sql.datasource; before = set(sys.modules); import pyspark_kafka_log;"
         "print(pyspark_kafka_log.DefaultSource.name(), *sorted(set(sys.modules) - before))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["kafka-log", "pyspark_kafka_log"]
+    assert result.stdout.split() == ["kafka-log", "pyspark_kafka_log"]
 
 
 def test_module_without_pyspark_has_no_data_source() -> None:
@@ -333,10 +333,10 @@ def test_module_without_pyspark_has_no_data_source() -> None:
         "import sys; sys.modules['pyspark'] = None; import pyspark_kafka_log;"
         "print(hasattr(pyspark_kafka_log, 'DefaultSource'))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, check=True, capture_output=True, text=True
     )
-    assert done.stdout.split() == ["False"]
+    assert result.stdout.split() == ["False"]
 
 
 @pytest.mark.parametrize(
@@ -411,8 +411,8 @@ def test_options_of_sparks_kafka_source_are_accepted() -> None:
     assert options.topics is not None
     # A pattern matches some part of a name, and no internal topics.
     names = ("orders", "my-orders", "a", "ba", "__consumer_offsets", "__consumer_offsets2")
-    found = [name for name in names if re.fullmatch(options.topics, name)]
-    assert found == ["orders", "my-orders", "a", "__consumer_offsets2"]
+    result = [name for name in names if re.fullmatch(options.topics, name)]
+    assert result == ["orders", "my-orders", "a", "__consumer_offsets2"]
     assert options.bounds.starting_timestamp == {"t": dict.fromkeys((0, 1), 1714521600000)}
     assert options.bounds.ending_timestamp == 2000
     assert options.bounds.starting_offsets is None

@@ -35,9 +35,9 @@ def test_export_on_spark_equals_a_local_export(spark: SparkSession, tmp_path: Pa
         (tmp_path / name).mkdir()
         plan = plan_export(files, settings, split_bytes=100_000)
         with workers_of(spark if name == "there" else None, settings.output) as workers:
-            done = export_splits(workers, plan.works, settings)
+            result = export_splits(workers, plan.works, settings)
             # What was seen of logs has no equality of its own.
-            counts = (replace(one, seen=()) for one in done)
+            counts = (replace(one, seen=()) for one in result)
             results.append(sorted(counts, key=lambda one: one.number))
     assert results[0] == results[1]
     here, there = (
@@ -91,8 +91,8 @@ def workers_of(spark: SparkSession | None, *outputs: str) -> AbstractContextMana
 
 
 def _rows(workers: Workers, plan: ReadPlan) -> list[dict[str, object]]:
-    found = find_matches(workers, plan.splits, plan.settings, limit=None)
-    return [row for matches in found for batch in matches.batches for row in batch.to_pylist()]
+    result = find_matches(workers, plan.splits, plan.settings, limit=None)
+    return [row for matches in result for batch in matches.batches for row in batch.to_pylist()]
 
 
 @pytest.mark.parametrize("choice", ["fail", "continue", "restart"])
@@ -114,7 +114,7 @@ def test_diverged_history_is_exported_as_by_the_local_engine(
             str(path.relative_to(tmp_path / name)): path.read_bytes()
             for path in (tmp_path / name).rglob("*.parquet*")
         }
-        (row,) = [one.report() for one in plan.partitions]
+        (row,) = [partition.report() for partition in plan.partitions]
         expected = {"fail": "failed", "continue": "continued", "restart": "restarted"}
         assert row.status.value == expected[choice]
     assert outputs["here"] == outputs["there"]

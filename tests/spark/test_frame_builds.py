@@ -114,9 +114,9 @@ def test_hive_style_folders_are_read_by_the_command(
     frame = spark.createDataFrame(_shuffled(raw_batch_table(data)))
     frame.write.partitionBy("topic", "partition").parquet(str(folder))
 
-    done = build_here("--input", folder, "--format", "parquet", "--output", tmp_path / "out")
+    result = build_here("--input", folder, "--format", "parquet", "--output", tmp_path / "out")
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert _files(tmp_path / "out") == expected
 
 
@@ -130,7 +130,7 @@ def test_upper_case_names_and_binary_views_are_accepted_as_columns(
     renamed = views.rename_columns([name.upper() for name in views.column_names])
     path = write_parquet(tmp_path / "in.parquet", renamed)
 
-    done = build_here("--input", path, "--output", tmp_path / "out")
+    result = build_here("--input", path, "--output", tmp_path / "out")
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert _files(tmp_path / "out") == expected

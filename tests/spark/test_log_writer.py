@@ -54,8 +54,8 @@ def test_rows_are_written_as_logs_and_continue_them(frame: DataFrame, tmp_path: 
         writer.option("compression.type", "lz4").save(str(tmp_path / "logs"))
 
     expected = kafka_index.read_records(DUMP, topics="orders.eu-west|payments").read_all()
-    found = kafka_index.read_records(tmp_path / "logs").read_all()
-    assert found.equals(expected)
+    actual = kafka_index.read_records(tmp_path / "logs").read_all()
+    assert actual.equals(expected)
 
     sorted_frame(frame.where("offset < 5")).write.format("kafka-log").mode("overwrite").save(
         str(tmp_path / "logs")
@@ -120,7 +120,7 @@ def test_files_are_imported_on_spark(session: SparkSession, tmp_path: Path) -> N
         write_tables(workers, files, str(root), settings, properties)
         assert kafka_index.read_records(root).read_all().equals(table)
         counts = [counts_of_run(str(path), settings.run_id) for path in root.iterdir()]
-        assert sum(each.records for each in counts if each is not None) == len(table)
+        assert sum(count.records for count in counts if count is not None) == len(table)
         before = {path: path.stat() for path in root.rglob("*.log")}
         # The same run again continues: all is there.
         write_tables(workers, files, str(root), settings, properties)

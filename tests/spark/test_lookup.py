@@ -97,7 +97,7 @@ def test_damage_and_missing_indexes_are_found_by_both_engines(
     totals = answer(queries, inventory, By.OFFSET, out, spark=spark, resolve=level)
 
     assert files(out) == files(tmp_path / "local")
-    assert {one.kind for one in expected.findings} == {"no_index", "unreadable"}
+    assert {finding.kind for finding in expected.findings} == {"no_index", "unreadable"}
     assert totals.findings == expected.findings
     assert totals.report_table() == expected.report_table()
 

@@ -71,9 +71,9 @@ def test_lookup_frame_keeps_all_rows_and_columns(
     answers = look_up(queries, inventory, resolve=resolve)
 
     assert answers.schema == spark_schema(pa.schema([*table.schema, *ANSWER_SCHEMA]))
-    ours = answers.toArrow().sort_by("note")
+    actual = answers.toArrow().sort_by("note")
     theirs = expected(table, inventory, by, resolve).sort_by("note")
-    assert ours.to_pylist() == theirs.to_pylist()
+    assert actual.to_pylist() == theirs.to_pylist()
 
 
 def test_lookup_frame_accepts_paths_or_an_inventory(spark: SparkSession) -> None:
@@ -99,8 +99,8 @@ def test_partitions_without_rows_are_accepted(spark: SparkSession, inventory: In
 
 def test_answer_frame_can_be_transformed(spark: SparkSession, inventory: Inventory) -> None:
     queries = spark.createDataFrame(make_queries("offset", 400))
-    found = lookup_offsets(queries, inventory).where("status = 'found'")
-    counts = found.groupBy("topic").agg(F.count("*").alias("found")).collect()
+    result = lookup_offsets(queries, inventory).where("status = 'found'")
+    counts = result.groupBy("topic").agg(F.count("*").alias("found")).collect()
     assert {row["topic"] for row in counts} == {"orders", "a.b-c"}
 
 
@@ -156,8 +156,8 @@ def test_timestamp_and_date_columns_are_unchanged(spark: SparkSession, days: Inv
     (row,) = lookup_timestamps(frame, days).collect()
     assert row["timestamp"] == date(2026, 1, 15)
     assert row["noted"] == NOON.replace(tzinfo=None)
-    found = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row["found_timestamp_ms"])
-    assert found == NOON.replace(hour=0)
+    result = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=row["found_timestamp_ms"])
+    assert result == NOON.replace(hour=0)
 
 
 # -------------------------------------------------------------------------------------- usage

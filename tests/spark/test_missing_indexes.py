@@ -70,11 +70,11 @@ def test_missing_indexes_are_built_before_lookup_tasks(
 def test_offsets_outside_all_logs_need_only_the_last_index(tmp_path: Path) -> None:
     inventory = make_dump(tmp_path)
     table = pa.table({"topic": ["orders"] * 2, "partition": [0, 0], "offset": [-3, -2]})
-    asked = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)
-    with AnswerTarget(str(tmp_path / "out"), asked) as target:
+    queries = open_queries(str(write_queries(tmp_path / "queries", [table])), By.OFFSET)
+    with AnswerTarget(str(tmp_path / "out"), queries) as target:
         settings = LookupSettings(By.OFFSET, Resolve.BATCH)
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
-            needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
+            needs = pa.Table.from_batches(find_needs(rows_of(queries, target), lookups=lookups))
     assert needs["segment"].to_pylist() == [1]
 
 
@@ -86,11 +86,11 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
     codes = pa.array([0, 9, None][:rows], pa.int32())
     topics = pa.array(["nobody", "orders", "orders"][:rows], pa.string())
     table = pa.table({"topic": topics, "partition": codes, by.value: keys})
-    asked = open_queries(str(write_queries(tmp_path / "queries", [table])), by)
-    with AnswerTarget(str(tmp_path / "out"), asked) as target:
+    queries = open_queries(str(write_queries(tmp_path / "queries", [table])), by)
+    with AnswerTarget(str(tmp_path / "out"), queries) as target:
         settings = LookupSettings(by, by.default_resolve)
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
-            needs = pa.Table.from_batches(find_needs(rows_of(asked, target), lookups=lookups))
+            needs = pa.Table.from_batches(find_needs(rows_of(queries, target), lookups=lookups))
     assert needs.num_rows == 0
     batch = QueryBatch(topics, codes, Keys.of(keys, by))
     assert list(lookup._asked(batch, inventory)) == []

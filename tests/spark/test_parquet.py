@@ -159,7 +159,7 @@ def test_segment_with_missing_rows_is_not_published(
         fail_fast=False,
     )
 
-    (report,) = (each.report for each in unpack_rows(batches))
+    (report,) = (row.report for row in unpack_rows(batches))
     assert report.status == "failed"
     assert "expected 200 rows" in (report.reason or "")
     assert index_files(tmp_path / "out") == {}

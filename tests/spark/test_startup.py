@@ -22,7 +22,7 @@ from tests.support.timeouts import scaled, wait_for
 
 def marked(mark: str) -> list[int]:
     """The processes that have inherited a mark through their environment, zombies left out."""
-    found = []
+    result = []
     for entry in filter(str.isdigit, os.listdir("/proc")):
         folder = Path("/proc", entry)
         try:
@@ -31,8 +31,8 @@ def marked(mark: str) -> list[int]:
         except OSError:
             continue
         if is_marked and state != "Z":
-            found.append(int(entry))
-    return found
+            result.append(int(entry))
+    return result
 
 
 # From the moment that a child is there: the launcher, the JVM, the context, and the work.

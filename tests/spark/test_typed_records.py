@@ -41,10 +41,10 @@ def test_rows_equal_those_of_read_records(source: SparkSession, dump: Path, topi
         .option("decode", "both")
         .load()
     )
-    found = [row.asDict(recursive=True) for row in frame.orderBy("offset").collect()]
+    actual = [row.asDict(recursive=True) for row in frame.orderBy("offset").collect()]
     expected = kafka_index.read_records(dump, topics=topic, decode="both").to_arrow().to_pylist()
-    assert len(found) == len(topics()[topic])
-    for row, own in zip(found, expected, strict=True):
+    assert len(actual) == len(topics()[topic])
+    for row, own in zip(actual, expected, strict=True):
         for name in ("key", "value", "value_schema_id", "value_type", "_decode_error"):
             assert _plain(row[name]) == _plain(own[name])
 
@@ -81,8 +81,8 @@ def test_export_on_spark_keeps_topics_without_schema(
 ) -> None:
     dump, output = write_topics(tmp_path / "dump"), tmp_path / "out"
     arguments = ("--topics", "|".join(topics), "--decode", "value", "--engine", "spark")
-    done = run_here("export", "--input", dump, "--output", output, *arguments)
-    assert done.returncode == code, done.stderr
+    result = run_here("export", "--input", dump, "--output", output, *arguments)
+    assert result.returncode == code, result.stderr
     check_rows(topics, exported_rows(output), is_one_table=False)
 
 

@@ -45,9 +45,9 @@ def test_items_without_sizes_are_distributed_over_all_spark_tasks(spark: SparkSe
 
     works = list(range(40))
     with session_workers(spark) as workers:
-        found = list(workers.run(works, task_of, sizes=[0] * 40, what="{:,} works"))
-    assert [work for work, _ in found] == works
-    assert set(Counter(number for _, number in found).values()) == {8}
+        listing = list(workers.run(works, task_of, sizes=[0] * 40, what="{:,} works"))
+    assert [work for work, _ in listing] == works
+    assert set(Counter(number for _, number in listing).values()) == {8}
 
 
 def test_spark_task_runs_all_parts_of_an_item(spark: SparkSession) -> None:
@@ -62,9 +62,9 @@ def test_spark_task_runs_all_parts_of_an_item(spark: SparkSession) -> None:
         return SplittableTask([partial(part, number) for number in range(3)], join)
 
     with session_workers(spark) as workers:
-        found = list(workers.run_parts([0, 1], divide, sizes=[1, 1], what="{:,} works"))
-    assert [(work, numbers) for work, numbers, _ in found] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
-    assert all(len(attempts) == 1 for *_, attempts in found)
+        listing = list(workers.run_parts([0, 1], divide, sizes=[1, 1], what="{:,} works"))
+    assert [(work, numbers) for work, numbers, _ in listing] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
+    assert all(len(attempts) == 1 for *_, attempts in listing)
 
 
 class LosingWorkers(SparkWorkers):
@@ -81,9 +81,9 @@ def test_job_with_missing_results_has_failed(spark: SparkSession) -> None:
     with session_workers(spark) as workers:
         losing = LosingWorkers(spark, workers.jobs, workers.check)
         assert list(losing.run(range(3), double, sizes=[0] * 3, what="{:,} works")) == [0, 2, 4]
-        found = losing.run(range(9), double, sizes=[0] * 9, what="{:,} works")
+        result = losing.run(range(9), double, sizes=[0] * 9, what="{:,} works")
         with pytest.raises(EngineError, match="without the results of all") as caught:
-            next(found)
+            next(result)
     assert (caught.value.expected, caught.value.found) == ("9", "5")
 
 
@@ -101,14 +101,14 @@ def test_stage_starts_when_its_results_are_requested(spark: SparkSession) -> Non
         return 2 * work
 
     with session_workers(spark, listener=Shares(), tasks=12) as workers:
-        found = workers.run(
+        result = workers.run(
             range(12), double, sizes=[0] * 12, what="{:,} works", jobs=JobSizes.GROWING
         )
-        assert [next(found), next(found)] == [0, 2]
+        assert [next(result), next(result)] == [0, 2]
         assert max(seen) == (2, 12)
-        assert next(found) == 4
+        assert next(result) == 4
         assert max(seen) == (6, 12)
-        found.close()
+        result.close()
     assert max(seen) == (6, 12)
 
 
@@ -210,7 +210,9 @@ def test_task_that_sees_another_output_folder_fails(tmp_path: Path) -> None:
     with probe_files([str(folder)]) as probes:
         folder.rename(tmp_path / "of-the-driver")
         folder.mkdir()
-        with pytest.raises(ExecutorError, match="does not see the driver's output folder") as caught:
+        with pytest.raises(
+            ExecutorError, match="does not see the driver's output folder"
+        ) as caught:
             ExecutorCheck(probes=probes).run()
         assert caught.value.path == str(folder)
 
@@ -247,8 +249,8 @@ def test_jobs_send_at_most_their_limit_through_the_driver(
         small = SmallWorkers(spark, workers.jobs, workers.check)
         for jobs in (JobSizes.ONE, JobSizes.EQUAL):
             sent.clear()
-            found = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", jobs=jobs))
-            assert [each[:8] for each in found] == [work[:8] for work in works]
+            listing = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", jobs=jobs))
+            assert [each[:8] for each in listing] == [work[:8] for work in works]
             assert sum(count for count, _ in sent) == 60
             assert max(size for _, size in sent) <= 20_000
             # 500 bytes of a work give 2,000 and more: what one job has shown, the next ones keep.

@@ -32,7 +32,7 @@ def write_log(directory: Path, log: bytes, base_offset: int = 0) -> Path:
 
 def split_at(log: bytes, cuts: Iterable[int]) -> list[Bytes]:
     """The log in pieces that begin at these positions, and at 0."""
-    places = sorted({0, len(log), *(one % (len(log) + 1) for one in cuts)})
+    places = sorted({0, len(log), *(cut % (len(log) + 1) for cut in cuts)})
     return [np.frombuffer(log[start:end], np.uint8) for start, end in pairwise(places)]
 
 

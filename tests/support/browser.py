@@ -65,13 +65,13 @@ class OpenPage:
 
 def chromium() -> str:
     """Return the program; skip the test without one, or fail where one is required."""
-    found = next(filter(None, map(shutil.which, _NAMES)), None)
-    if found is None:
+    result = next(filter(None, map(shutil.which, _NAMES)), None)
+    if result is None:
         why = "there is no chromium (Debian: apt-get install chromium): no page is opened"
         if os.environ.get("KAFKA_INDEX_REQUIRE_BROWSER") == "1":
             pytest.fail(why)
         pytest.skip(why)
-    return found
+    return result
 
 
 @contextmanager

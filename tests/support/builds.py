@@ -72,11 +72,11 @@ def build_with_report(
     """Build, and return the rows of the report too, by path and offset."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
-    done = build(*arguments, "--report", report)
+    result = build(*arguments, "--report", report)
     if not report.exists():
-        return done, []
+        return result, []
     rows = [json.loads(line) for line in report.read_text().splitlines()]
-    return done, sorted(rows, key=lambda row: (row["log_path"], row["segment_base_offset"]))
+    return result, sorted(rows, key=lambda row: (row["log_path"], row["segment_base_offset"]))
 
 
 def kill(process: subprocess.Popen[str]) -> None:
@@ -94,7 +94,7 @@ def kill(process: subprocess.Popen[str]) -> None:
 
 def session(leader: int) -> list[int]:
     """Return the processes of the session of a process that we started, zombies left out."""
-    found = []
+    result = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
             try:
@@ -102,8 +102,8 @@ def session(leader: int) -> list[int]:
             except OSError:
                 continue
             if int(session) == leader and state != "Z":
-                found.append(int(entry.name))
-    return found
+                result.append(int(entry.name))
+    return result
 
 
 def workers_of(leader: int) -> list[int]:
@@ -155,17 +155,17 @@ def leftover_files(root: Path) -> list[str]:
 
 def state(root: Path) -> dict[str, tuple[int, int, int, int, int]]:
     """Everything below a folder: what it is, its size, when it was written, and by which file."""
-    found = {}
+    result = {}
     for path in (root, *sorted(root.rglob("*"))):
         at = path.lstat()
-        found[str(path.relative_to(root))] = (
+        result[str(path.relative_to(root))] = (
             at.st_mode,
             at.st_uid,
             at.st_size if path.is_file() else 0,
             at.st_mtime_ns,
             at.st_ino,
         )
-    return found
+    return result
 
 
 def state_files(folder: Path) -> dict[str, bytes]:
@@ -213,9 +213,9 @@ def xfs_disk(folder: Path) -> Iterator[Path]:
         shutil.copyfileobj(packed, file)
     folder.mkdir()
     command = ["mount", "-o", "loop,nouuid", str(image), str(folder)]
-    done = subprocess.run(command, check=False, capture_output=True, text=True)
-    if done.returncode != 0:
-        pytest.skip(f"CANNOT MOUNT XFS: clones of logs are NOT tested: {done.stderr.strip()}")
+    result = subprocess.run(command, check=False, capture_output=True, text=True)
+    if result.returncode != 0:
+        pytest.skip(f"CANNOT MOUNT XFS: clones of logs are NOT tested: {result.stderr.strip()}")
     try:
         yield folder
     finally:

@@ -69,9 +69,9 @@ lookup = partial(run_here, "lookup")
 
 def json_rows(*arguments: Argument, code: int = 0) -> list[dict[str, Any]]:
     """Return the rows of ``dump --json``, which must exit with this code."""
-    done = dump("--json", *arguments)
-    assert done.returncode == code, done.stderr
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = dump("--json", *arguments)
+    assert result.returncode == code, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 def copy_partitions(target: Path, *names: str) -> Path:

@@ -13,7 +13,7 @@ from kafka_index.core.format.names import TopicPartition
 from tests.support.restoring import logs
 from tests.support.transaction_histories import PARTITIONS, Append, History
 
-USERS = [each for each in PARTITIONS if each.topic == "t"]
+USERS = [partition for partition in PARTITIONS if partition.topic == "t"]
 
 
 @dataclass
@@ -30,14 +30,14 @@ class DamagedHistory:
         rng = random.Random(seed)
         history = History(rng)
         history.run(steps)
-        damaged = cls(dump, history, {each: set() for each in USERS})
+        damaged = cls(dump, history, {user: set() for user in USERS})
         damaged.lost = damaged._write(dump, rng, has_states=has_states)
         return damaged
 
     def add_copy(self, dump: Path, seed: int, *, has_states: bool) -> None:
         """Write another dump of the same history, with damage of its own."""
         lost = self._write(dump, random.Random(seed), has_states=has_states)
-        self.lost = {each: self.lost[each] & lost[each] for each in USERS}
+        self.lost = {user: self.lost[user] & lost[user] for user in USERS}
 
     def _write(
         self, dump: Path, rng: random.Random, *, has_states: bool
@@ -52,7 +52,7 @@ class DamagedHistory:
         lost = {}
         for partition in USERS:
             appends = history.logs[partition]
-            markers = [each for each in appends if each.is_marker]
+            markers = [append for append in appends if append.is_marker]
             hit = rng.sample(markers, min(len(markers), rng.randrange(4)))
             hit += rng.sample(appends, min(len(appends), rng.randrange(2)))
             cut = appends[-1:] if rng.random() < 0.3 else []

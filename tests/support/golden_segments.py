@@ -201,7 +201,7 @@ class GoldenSegment:
 
 def write_table(segments: list[GoldenSegment]) -> None:
     """Write the Parquet file."""
-    table = pa.Table.from_pylist([one.as_row() for one in segments], schema=SCHEMA)
+    table = pa.Table.from_pylist([segment.as_row() for segment in segments], schema=SCHEMA)
     TABLE.parent.mkdir(exist_ok=True)
     pq.write_table(table, TABLE, compression="zstd", compression_level=19)
 
@@ -231,8 +231,8 @@ def read_found_segment(path: Path) -> GoldenSegment:
 def read_all() -> list[GoldenSegment]:
     """All golden segments."""
     rows = pq.read_table(TABLE).to_pylist()
-    found = sorted(FOUND.glob("*.json"))
-    return [*map(GoldenSegment.of_row, rows), *map(read_found_segment, found)]
+    result = sorted(FOUND.glob("*.json"))
+    return [*map(GoldenSegment.of_row, rows), *map(read_found_segment, result)]
 
 
 def hashes() -> dict[str, str]:

@@ -289,7 +289,9 @@ class ProducerRow:
 
 def columns(rows: list[ProducerRow], first_position: int = 0) -> BatchColumns:
     """The rows as a chunk; the position of a batch is its number."""
-    values = {one.name: [getattr(row, one.name) for row in rows] for one in fields(ProducerRow)}
+    values = {
+        field_.name: [getattr(row, field_.name) for row in rows] for field_ in fields(ProducerRow)
+    }
     longs = {name: np.array(column, np.int64) for name, column in values.items()}
     return BatchColumns(
         position_bytes=first_position + np.arange(len(rows)),
@@ -422,8 +424,8 @@ def aborted_rows(aborted: np.ndarray) -> list[tuple[int, ...]]:
 
 def entry_rows(entries: np.ndarray) -> dict[int, Entry]:
     """Producers by id."""
-    found = {}
-    for one in entries.tolist():
-        first_offset = None if one[7] < 0 else one[7]
-        found[one[0]] = replace(Entry(*one[1:7]), first_offset=first_offset)
-    return found
+    result = {}
+    for entry in entries.tolist():
+        first_offset = None if entry[7] < 0 else entry[7]
+        result[entry[0]] = replace(Entry(*entry[1:7]), first_offset=first_offset)
+    return result

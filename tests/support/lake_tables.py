@@ -149,7 +149,7 @@ class IcebergTables(ExportedLake):
 
     def files(self, topic: str) -> list[str]:
         tasks = self.table(topic).scan().plan_files()
-        return sorted(one.file.file_path.removeprefix("file://") for one in tasks)
+        return sorted(task.file.file_path.removeprefix("file://") for task in tasks)
 
     def version(self, topic: str) -> int:
         return len(self.table(topic).snapshots())

@@ -86,7 +86,7 @@ def transaction_states(producer_id: int, *states: tuple[int, int, list[str]]) ->
     """A log of the states of one transactional id: status, epoch, and partitions by their names."""
     records = []
     for status, epoch, partitions in states:
-        names = [each.rpartition("-") for each in partitions]
+        names = [partition.rpartition("-") for partition in partitions]
         value: dict[str, Value] = {
             "producerId": producer_id,
             "previousProducerId": -1,

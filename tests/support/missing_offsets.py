@@ -162,31 +162,31 @@ REMOVALS: tuple[Removal, ...] = (
 
 def verified(root: Path) -> tuple[int, Offsets]:
     """The exit code of verify, and the offsets that it names as missing."""
-    done = run_here("verify", "--input", root)
+    result = run_here("verify", "--input", root)
     (found,) = verify([root], threads=1).partitions
     lost = [(each.first_offset, (each.end_offset or 0) - 1) for each in found.lost]
-    assert all(f"{first} to {last}" in done.stdout for first, last in lost)
-    return done.returncode, sorted(lost)
+    assert all(f"{first} to {last}" in result.stdout for first, last in lost)
+    return result.returncode, sorted(lost)
 
 
 def read(root: Path) -> Offsets:
     """The offsets that readers name as missing: not ok if any is lost."""
     records = read_records([root], on_damage="drop")
-    found = find_records([root], value_contains="no such value")
-    for result in (records, found):
+    actual = find_records([root], value_contains="no such value")
+    for result in (records, actual):
         result.to_arrow()
         assert result.ok is not bool(result.missing_offsets.lost)
     gaps = [(gap.first_offset, gap.end_offset - 1) for gap in records.missing_offsets.ranges]
-    assert found.missing_offsets == records.missing_offsets
+    assert actual.missing_offsets == records.missing_offsets
     return sorted(gaps)
 
 
 def predicted(root: Path) -> tuple[int, Offsets]:
     """The exit code of predict, and the offsets that it names as missing."""
-    done = run_here("predict", "--input", root, "--json")
-    (found,) = json.loads(done.stdout)["partitions"]
+    result = run_here("predict", "--input", root, "--json")
+    (found,) = json.loads(result.stdout)["partitions"]
     missing = [(each["first_offset"], each["last_offset"]) for each in found["missing"]]
-    return done.returncode, sorted(missing)
+    return result.returncode, sorted(missing)
 
 
 def restored(*roots: Path) -> tuple[int, Offsets]:
@@ -194,10 +194,10 @@ def restored(*roots: Path) -> tuple[int, Offsets]:
     output = roots[0].parent / "out"
     report = output.with_suffix(".json")
     inputs = [part for root in roots for part in ("--input", root)]
-    done = run_here("restore", *inputs, "--output", output, "--report", report)
+    result = run_here("restore", *inputs, "--output", output, "--report", report)
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     shutil.rmtree(output)
-    found = [(row["first_offset"], row["last_offset"]) for row in rows if row["status"] == "lost"]
-    assert all(f"{first} to {last}" in done.stdout for first, last in found)
-    assert ("nothing lost" in done.stdout) is (not found)
-    return done.returncode, sorted(found)
+    actual = [(row["first_offset"], row["last_offset"]) for row in rows if row["status"] == "lost"]
+    assert all(f"{first} to {last}" in result.stdout for first, last in actual)
+    assert ("nothing lost" in result.stdout) is (not actual)
+    return result.returncode, sorted(actual)

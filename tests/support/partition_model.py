@@ -110,7 +110,7 @@ class PartitionModel:
             row = _with_batch(Row("found", latest.base_offset), position, batch)
             if resolve is Resolve.BATCH:
                 return self._seen(row, batch.base_offset)
-            same = [one for one in batch.records if one[1] == largest.timestamp]
+            same = [record for record in batch.records if record[1] == largest.timestamp]
             if not same or batch.data[16] == 0:
                 return NO_RECORD
             return self._seen(_with_record(row, batch, same[0]), same[0][0])

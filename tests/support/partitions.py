@@ -283,7 +283,7 @@ def segment_of(base_offset: int) -> Segment:
     """Three batches of two records each."""
     offsets = range(base_offset, base_offset + 6, 2)
     return Segment(
-        base_offset, tuple(batches_with_timestamps(one, *times_at(one)) for one in offsets)
+        base_offset, tuple(batches_with_timestamps(offset, *times_at(offset)) for offset in offsets)
     )
 
 
@@ -293,9 +293,9 @@ PLAIN = Partition(tuple(segment_of(base_offset) for base_offset in (0, 6, 12)))
 
 def segment_file(path: Path, *, is_last: bool = True) -> SegmentFile:
     """A log as a listing hands it on."""
-    found = path.stat()
+    result = path.stat()
     return SegmentFile(
-        "topic", 0, int(path.stem), str(path), found.st_size, found.st_mtime_ns, is_last
+        "topic", 0, int(path.stem), str(path), result.st_size, result.st_mtime_ns, is_last
     )
 
 

@@ -240,7 +240,7 @@ def is_equal(schema: Any, expected: Any, found: Any) -> bool:  # noqa: PLR0911
 
 
 def _is_equal_branch(branches: list[Any], expected: Any, found: Any) -> bool:
-    others = [one for one in branches if one != "null"]
+    others = [branch for branch in branches if branch != "null"]
     if expected is None or found is None:
         return expected is None and found is None
     if len(others) == 1:

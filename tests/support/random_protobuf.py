@@ -71,22 +71,22 @@ def message_class(message: Any) -> Any:
 
 def fill(random: Random, message: Any, depth: int = 0) -> Any:
     """Set some fields of a message of upb."""
-    for one in message.DESCRIPTOR.fields:
+    for field_ in message.DESCRIPTOR.fields:
         if random.random() < 0.3:
             continue
-        if one.message_type is not None and one.message_type.GetOptions().map_entry:
-            _fill_map(random, getattr(message, one.name), one.message_type, depth)
-        elif one.is_repeated:
+        if field_.message_type is not None and field_.message_type.GetOptions().map_entry:
+            _fill_map(random, getattr(message, field_.name), field_.message_type, depth)
+        elif field_.is_repeated:
             for _ in range(random.randrange(4)):
-                if one.message_type is None:
-                    getattr(message, one.name).append(_scalar(random, one))
+                if field_.message_type is None:
+                    getattr(message, field_.name).append(_scalar(random, field_))
                 else:
-                    _fill_known(random, getattr(message, one.name).add(), depth)
-        elif one.message_type is None:
-            setattr(message, one.name, _scalar(random, one))
+                    _fill_known(random, getattr(message, field_.name).add(), depth)
+        elif field_.message_type is None:
+            setattr(message, field_.name, _scalar(random, field_))
         else:
-            getattr(message, one.name).SetInParent()
-            _fill_known(random, getattr(message, one.name), depth)
+            getattr(message, field_.name).SetInParent()
+            _fill_known(random, getattr(message, field_.name), depth)
     return message
 
 
@@ -138,24 +138,24 @@ def is_equal(message: Any, found: Any) -> bool:  # noqa: PLR0911
         return bool(message.value == found)
     if not message.DESCRIPTOR.fields:
         return bool(found == "{}")
-    for one in message.DESCRIPTOR.fields:
-        value, own = getattr(message, one.name), found[one.name]
-        if one.message_type is not None and one.message_type.GetOptions().map_entry:
-            kind = one.message_type.fields_by_name["value"]
+    for field_ in message.DESCRIPTOR.fields:
+        value, own = getattr(message, field_.name), found[field_.name]
+        if field_.message_type is not None and field_.message_type.GetOptions().map_entry:
+            kind = field_.message_type.fields_by_name["value"]
             pairs = dict(own)
             if pairs.keys() != set(value) or not all(
                 _is_equal_scalar(kind, value[key], pairs[key]) for key in pairs
             ):
                 return False
-        elif one.is_repeated:
+        elif field_.is_repeated:
             if len(value) != len(own) or not all(
-                _is_equal_scalar(one, *pair) for pair in zip(value, own, strict=True)
+                _is_equal_scalar(field_, *pair) for pair in zip(value, own, strict=True)
             ):
                 return False
-        elif one.has_presence and not message.HasField(one.name):
+        elif field_.has_presence and not message.HasField(field_.name):
             if own is not None:
                 return False
-        elif not _is_equal_scalar(one, value, own):
+        elif not _is_equal_scalar(field_, value, own):
             return False
     return True
 

@@ -50,15 +50,15 @@ class RecordJobs:
     def check(self, done: subprocess.CompletedProcess[str]) -> None:
         """Check that a driver made and found what threads make and find."""
         assert done.returncode == 0, done.stdout + done.stderr
-        found: list[str] = []
+        result: list[str] = []
         for command in _commands(self.folder / "threads"):
             here = run_here(*command)
             assert here.returncode == 0, here.stderr
-            found = _records(here.stdout)
-        assert len(found) > 10
+            result = _records(here.stdout)
+        assert len(result) > 10
         rows = kafka_index.read_records(self.folder / "threads" / "kept", columns=("offset",))
         offsets = sum(rows.read_all()["offset"].to_pylist())
-        assert _records(done.stdout) == [*found, json.dumps({"offsets": offsets})]
+        assert _records(done.stdout) == [*result, json.dumps({"offsets": offsets})]
         files = _contents(self.folder / "threads")
         assert {Path(name).suffix for name in files} == _SUFFIXES
         assert _contents(self.folder / "jobs") == files

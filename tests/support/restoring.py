@@ -67,7 +67,7 @@ def restore(dump: Argument, output: Path, *more: Argument) -> RestoreRun:
     """Restore a dump, or a run of a backup, in this process."""
     report = output.parent / f"{output.name}.json"
     report.unlink(missing_ok=True)
-    done = run_here(
+    result = run_here(
         "restore",
         *("--input", dump, "--output", output),
         *("--config", SETTINGS, "--report", report),
@@ -76,7 +76,7 @@ def restore(dump: Argument, output: Path, *more: Argument) -> RestoreRun:
     rows = []
     if report.exists():
         rows = [json.loads(line) for line in report.read_text().splitlines()]
-    return RestoreRun(done, rows)
+    return RestoreRun(result, rows)
 
 
 def contents(root: Path) -> dict[str, bytes]:

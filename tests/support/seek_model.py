@@ -29,15 +29,15 @@ def read_all(
     records: list[tuple[int, int]] = []
     for number in range(1, count + 1):
         try:
-            found = reader.record(reader.varint())
+            result = reader.record(reader.varint())
         except (kernel_models.InvalidRecord, kernel_models.LongVarint):
             return records, False
         if number == count and reader.remaining:
             return records, False
-        timestamp = int64(base_timestamp + found.timestamp_delta)
+        timestamp = int64(base_timestamp + result.timestamp_delta)
         if append_timestamp is not None:
             timestamp = append_timestamp
-        records.append((int64(base_offset + found.offset_delta), timestamp))
+        records.append((int64(base_offset + result.offset_delta), timestamp))
     return records, True
 
 
@@ -164,8 +164,8 @@ def search_time(log: bytes, start: int, timestamp: int, starting_offset: int = 0
         for head in headers_from(log, start)
         if head.max_timestamp >= timestamp and head.last_offset >= starting_offset
     )
-    found = next(late, None)
-    return AT_END if found is None else found.position
+    result = next(late, None)
+    return AT_END if result is None else result.position
 
 
 def offset_entry_holds(log: bytes, entry: OffsetEntry) -> bool:
@@ -195,7 +195,8 @@ def time_entry_holds(log: bytes, start: int, entry: TimeEntry) -> bool:
 def index_of(headers: Sequence[Header], interval: int) -> tuple[list[OffsetEntry], list[TimeEntry]]:
     """The entries of both indexes of batches, as `index_entries` has them."""
     return index_entries(
-        [(one.position, one.last_offset, one.max_timestamp) for one in headers], interval
+        [(header.position, header.last_offset, header.max_timestamp) for header in headers],
+        interval,
     )
 
 

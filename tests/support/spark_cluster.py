@@ -111,8 +111,8 @@ def executor_python(folder: Path, *, without: Sequence[str] = ()) -> Path:
     venv.create(folder, with_pip=False, symlinks=True)
     (site_packages,) = folder.glob("lib/python*/site-packages")
     # Only their folders: what .pth files in there add, such as this checkout, is not followed.
-    found = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
-    (site_packages / "dependencies.pth").write_text("\n".join(found) + "\n")
+    result = [path for path in sys.path if Path(path).name in {"site-packages", "dist-packages"}]
+    (site_packages / "dependencies.pth").write_text("\n".join(result) + "\n")
     for name in without:
         hidden = site_packages / "hidden" / name
         hidden.mkdir(parents=True)

@@ -86,10 +86,10 @@ class _Id:
 
 def _java_hash(text: str) -> int:
     """``String.hashCode``, by which Kafka finds the coordinator of a transactional id, positive."""
-    found = 0
+    result = 0
     for character in text:
-        found = (31 * found + ord(character)) & 0xFFFFFFFF
-    return abs(found - (found >> 31 << 32))
+        result = (31 * result + ord(character)) & 0xFFFFFFFF
+    return abs(result - (result >> 31 << 32))
 
 
 class History:
@@ -119,16 +119,16 @@ class History:
 
     def open_transaction(self, producer_id: int) -> Transaction | None:
         """Return the transaction of a producer that its coordinator has not completed."""
-        return next((one.open for one in self._ids if one.producer_id == producer_id), None)
+        return next((id_.open for id_ in self._ids if id_.producer_id == producer_id), None)
 
     def expire(self) -> None:
         """End all transactions, wait, and delete the transactional ids but one."""
-        for one in self._ids:
-            while one.status not in (_EMPTY, _COMMITTED, _ABORTED):
-                self._go_on(one)
+        for id_ in self._ids:
+            while id_.status not in (_EMPTY, _COMMITTED, _ABORTED):
+                self._go_on(id_)
         self.now_ms += _EXPIRY_MS + 1
-        for one in self._ids[1:]:
-            self._log(one, None)
+        for id_ in self._ids[1:]:
+            self._log(id_, None)
         del self._ids[1:]
 
     def _step(self) -> None:
@@ -144,15 +144,15 @@ class History:
             # Each coordinator has a block of producer ids of its own.
             home = self.states[_java_hash(f"id-{self._names}") % STATE_PARTITIONS]
             self._next_id += 1
-            found = _Id(
+            result = _Id(
                 f"id-{self._names}",
                 home,
                 1000 * home.partition + self._next_id,
                 rng.choice((1, 2)),
                 epoch=rng.choice((0, 0, 0, _LAST_EPOCH - 4)),
             )
-            self._ids.append(found)
-            self._log_state(found)
+            self._ids.append(result)
+            self._log_state(result)
         else:
             self._go_on(rng.choice(self._ids))
 
@@ -262,9 +262,9 @@ class History:
         topics: list[Value] = [
             Struct(
                 topic=topic,
-                partitionIds=[each.partition for each in places if each.topic == topic],
+                partitionIds=[place.partition for place in places if place.topic == topic],
             )
-            for topic in sorted({each.topic for each in places})
+            for topic in sorted({place.topic for place in places})
         ]
         value: dict[str, Value] = {
             "producerId": one.producer_id,

@@ -118,15 +118,15 @@ def _orders() -> list[Typed]:
 
 def _mixed() -> list[Typed]:
     good = {"id": 1, "customer": "c", "amount": 0.5, "old": ""}
-    found = {"Order": good, "Payment": None, "Cart": None}
+    result = {"Order": good, "Payment": None, "Cart": None}
     body = avro(ORDERS[0], good)
     return [
-        Typed(order(0, **good), found),
+        Typed(order(0, **good), result),
         Typed(b"", error="no_magic"),
         Typed(b"hello", error="no_magic"),
         Typed(b"\0\0", error="truncated"),
         Typed(framed(2, body[:-3]), error="truncated"),
-        Typed(framed(2, body + b"\0"), found, error="trailing"),
+        Typed(framed(2, body + b"\0"), result, error="trailing"),
         Typed(framed(99, body), error="unknown_id"),
         Typed(framed(2, b"\x02\x04\xff\xfe"), error="bad_utf8"),
         Typed(framed(20, b"\x02\x0c\x08\x01"), error="bad_index"),

@@ -39,13 +39,13 @@ def write_topics(root: Path) -> Path:
 
 def rows_of_topics(records: list[dict[str, Any]]) -> dict[str, Rows]:
     """Return rows by topic."""
-    found: dict[str, Rows] = {}
+    result: dict[str, Rows] = {}
     for row in sorted(records, key=lambda row: (row["topic"], row["offset"])):
         value, raw = (
             bytes(v) if isinstance(v, bytearray) else v for v in (row["value"], row["value_raw"])
         )
-        found.setdefault(row["topic"], []).append((value, row["_decode_error"], raw))
-    return found
+        result.setdefault(row["topic"], []).append((value, row["_decode_error"], raw))
+    return result
 
 
 def exported_rows(output: Path) -> dict[str, Rows]:

@@ -82,9 +82,9 @@ class Command(NamedTuple):
 
 
 def find(root: Path, _: str) -> Result:
-    found = kafka_index.find_records(root, key="k1")
-    found.to_arrow()
-    return found
+    records = kafka_index.find_records(root, key="k1")
+    records.to_arrow()
+    return records
 
 
 def cat(root: Path, _: str) -> Result:
@@ -233,7 +233,7 @@ def test_fault_has_same_conclusion_on_every_surface(
     files = ["--summary", str(summary), *(["--report", str(report)] if command.ending else [])]
     error: KafkaIndexError | None = None
     with enforce_permissions() if fault in (forbid_log, forbid_table) else nullcontext():
-        done = run_here(name, *command.inputs(root), *command.options(str(output)), *files)
+        completed = run_here(name, *command.inputs(root), *command.options(str(output)), *files)
         if output.exists():
             # Conclusions have the name of the output.
             output.rename(tmp_path / "first")
@@ -242,17 +242,17 @@ def test_fault_has_same_conclusion_on_every_surface(
         except KafkaIndexError as raised:
             error = raised
     ended = json.loads(_VARYING.sub("", summary.read_text()))
-    printed = _VARYING.sub("", done.stdout + done.stderr)
+    printed = _VARYING.sub("", completed.stdout + completed.stderr)
 
     code = ExitCode.DONE if fault in command.unaffected else command.faults[fault]
-    assert done.returncode == ended["exit_code"] == code, done.stdout + done.stderr
+    assert completed.returncode == ended["exit_code"] == code, completed.stdout + completed.stderr
     if error is not None:
         assert ended["error"] == str(error)
-        assert str(error) in done.stderr
-        assert ExitCode.of_run(error) == done.returncode
+        assert str(error) in completed.stderr
+        assert ExitCode.of_run(error) == completed.returncode
         return
     _agree(result, printed, ended)
-    assert result.outcome.exit_code == done.returncode
+    assert result.outcome.exit_code == completed.returncode
     if command.ending == "html":
         page = _VARYING.sub("", report.read_text())
         (shown,) = re.findall(r'<h1 id="verdict">(.*?)</h1>', page)

@@ -96,8 +96,8 @@ def run_command(command: str, dump_folder: Path, folder: Path, report: Path) -> 
             *("--output", folder / "answers.csv"),
         ],
     }
-    done = run_here(command, *arguments[command], "--report", report)
-    assert done.returncode in {0, 1}, done.stderr
+    result = run_here(command, *arguments[command], "--report", report)
+    assert result.returncode in {0, 1}, result.stderr
 
 
 @pytest.mark.parametrize(
@@ -138,8 +138,10 @@ def test_page_of_statistics_plots_its_numbers(
     browser: Browser, tmp_path: Path, options: tuple[str, ...], plots: list[str]
 ) -> None:
     report = tmp_path / "report.html"
-    done = run_here("stats", "--input", DUMP, "--topics", "orders.*", *options, "--report", report)
-    assert done.returncode == 0, done.stderr
+    result = run_here(
+        "stats", "--input", DUMP, "--topics", "orders.*", *options, "--report", report
+    )
+    assert result.returncode == 0, result.stderr
     opened = open_page(browser, report)
     assert opened.complaints == []
     drawn = opened.page.locator("#plots > div").all()

@@ -53,8 +53,8 @@ def test_row_of_build_is_bad_exactly_if_its_segment_is_damaged(
 def test_page_lists_counts_of_bad_statuses_first(tmp_path: Path) -> None:
     report = tmp_path / "report.html"
     write_rows(report, {"status": ["built"] * 3 + ["truncated", "unchanged", "failed"]}, 6)
-    found = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
-    assert found == ["truncated", "failed", "built", "unchanged"]
+    result = re.findall(r'data-found="(\w+)"', report.read_text(encoding="utf-8"))
+    assert result == ["truncated", "failed", "built", "unchanged"]
 
 
 def test_page_verdict_counts_missing_offsets_once(tmp_path: Path) -> None:
@@ -110,15 +110,17 @@ def test_missing_library_of_a_page_names_its_extra_before_the_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _name: None)
-    done = run_here("build", "--input", DUMP, "--output", tmp_path, "--report", tmp_path / "a.html")
-    assert done.returncode == 2
-    assert "pip install 'kafka-index[html]'" in done.stderr
+    result = run_here(
+        "build", "--input", DUMP, "--output", tmp_path, "--report", tmp_path / "a.html"
+    )
+    assert result.returncode == 2
+    assert "pip install 'kafka-index[html]'" in result.stderr
     assert list(tmp_path.iterdir()) == []
 
 
 def test_html_report_of_a_command_without_pages_is_rejected(tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
-    assert done.returncode == 2
-    assert "found .html" in done.stderr
-    assert "build, verify, predict, restore, lookup and stats write HTML reports" in done.stderr
+    result = run_here("export", "--input", DUMP, "--output", out, "--report", tmp_path / "a.html")
+    assert result.returncode == 2
+    assert "found .html" in result.stderr
+    assert "build, verify, predict, restore, lookup and stats write HTML reports" in result.stderr

@@ -186,9 +186,9 @@ class StoppedBroker:
 
 
 def _partition(name: str) -> TopicPartition:
-    found = parse_partition_directory(name)
-    assert found is not None
-    return found
+    result = parse_partition_directory(name)
+    assert result is not None
+    return result
 
 
 def request_of(broker: FakeBroker, repository: Path | str) -> BackupRequest:
@@ -247,24 +247,29 @@ def manifest_of(result: BackupResult) -> Manifest:
 
 def partition_in(manifest: Manifest, name: str) -> PartitionBackup:
     """A partition of a run."""
-    return next(each for each in manifest.partitions if each.topic_partition.directory_name == name)
+    return next(
+        partition
+        for partition in manifest.partitions
+        if partition.topic_partition.directory_name == name
+    )
 
 
 def bytes_of(repository: Path, manifest: Manifest, name: str) -> bytes:
     """The bytes that a run has of a partition."""
-    found = partition_in(manifest, name)
+    partition = partition_in(manifest, name)
     return b"".join(
-        (repository / found.folder / chunk.object_name).read_bytes() for chunk in found.chunks
+        (repository / partition.folder / chunk.object_name).read_bytes()
+        for chunk in partition.chunks
     )
 
 
 def states_of(folder: Path) -> dict[str, tuple[int, ...]]:
     """All that a file system tells of the files below a folder, times of access too."""
-    found: dict[str, tuple[int, ...]] = {}
+    result: dict[str, tuple[int, ...]] = {}
     for root, folders, files in os.walk(folder):
         for name in [*folders, *files]:
             stat = os.lstat(os.path.join(root, name))
-            found[os.path.join(root, name)] = (
+            result[os.path.join(root, name)] = (
                 stat.st_ino,
                 stat.st_nlink,
                 stat.st_size,
@@ -272,4 +277,4 @@ def states_of(folder: Path) -> dict[str, tuple[int, ...]]:
                 stat.st_ctime_ns,
                 stat.st_atime_ns,
             )
-    return found
+    return result

@@ -37,7 +37,7 @@ def made_now(*, is_partial: bool = False) -> BackupResult:
 
 def metrics(path: Path) -> dict[str, float]:
     """Parse Prometheus' text format, strictly."""
-    found: dict[str, float] = {}
+    actual: dict[str, float] = {}
     kinds: dict[str, str] = {}
     for line in path.read_text().splitlines():
         if line.startswith("# TYPE "):
@@ -50,19 +50,19 @@ def metrics(path: Path) -> dict[str, float]:
             assert labels.endswith("}")
             short = name.removeprefix("kafka_index_backup_")
             result = labels.partition('result="')[2].rstrip('"}')
-            found[f"{short} {result}".strip()] = float(value)
-    return found
+            actual[f"{short} {result}".strip()] = float(value)
+    return actual
 
 
 def test_agent_exposes_metrics_and_health_of_backups(tmp_path: Path) -> None:
     paths = tmp_path / "backup.prom", tmp_path / "health.json"
     monitor = Monitor(1, *map(str, paths))
     monitor.on_backup(made_now(), 1500)
-    found = metrics(paths[0])
-    assert 5 <= found.pop("age_seconds") < 60
-    assert now_ms() / 1000 - 60 < found.pop("last_cutoff_timestamp_seconds") < now_ms() / 1000 - 4
-    assert now_ms() / 1000 - 60 < found.pop("last_end_timestamp_seconds") <= now_ms() / 1000
-    assert found == {
+    result = metrics(paths[0])
+    assert 5 <= result.pop("age_seconds") < 60
+    assert now_ms() / 1000 - 60 < result.pop("last_cutoff_timestamp_seconds") < now_ms() / 1000 - 4
+    assert now_ms() / 1000 - 60 < result.pop("last_end_timestamp_seconds") <= now_ms() / 1000
+    assert result == {
         "backups_total done": 1,
         "backups_total partial": 0,
         "backups_total failed": 0,
@@ -80,8 +80,8 @@ def test_agent_exposes_metrics_and_health_of_backups(tmp_path: Path) -> None:
     assert (health["healthy"], health["backup_id"], health["error"]) == (True, BACKUP_ID, None)
 
     monitor.on_failure(PublishError("no space left", path="s3://b/k"))
-    found = metrics(paths[0])
-    assert (found["backups_total failed"], found["failed_backups"], found["partitions"]) == (
+    result = metrics(paths[0])
+    assert (result["backups_total failed"], result["failed_backups"], result["partitions"]) == (
         1,
         1,
         1,
@@ -90,7 +90,7 @@ def test_agent_exposes_metrics_and_health_of_backups(tmp_path: Path) -> None:
     assert (health["healthy"], health["failed_backups"]) == (False, 1)
     assert health["backup_id"] == BACKUP_ID
     assert health["error"] == "s3://b/k: no space left"
-    assert {each.name for each in tmp_path.iterdir()} == {"backup.prom", "health.json"}
+    assert {path.name for path in tmp_path.iterdir()} == {"backup.prom", "health.json"}
 
 
 def test_agent_counters_continue_after_a_restart(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_agent_counters_continue_after_a_restart(tmp_path: Path) -> None:
         monitor = Monitor(1, path, None)
         monitor.on_backup(made_now(is_partial=number == 2), 100)
         monitor.on_failure(InputError("no"))
-    found = metrics(tmp_path / "backup.prom")
-    assert [found[f"backups_total {each}"] for each in ("done", "partial", "failed")] == [2, 1, 3]
-    assert found["uploaded_bytes_total"] == 2100
+    result = metrics(tmp_path / "backup.prom")
+    assert [result[f"backups_total {each}"] for each in ("done", "partial", "failed")] == [2, 1, 3]
+    assert result["uploaded_bytes_total"] == 2100
     (tmp_path / "backup.prom").write_bytes(b"\xff not metrics")
     Monitor(1, path, None).on_backup(made_now(), 100)
     assert metrics(tmp_path / "backup.prom")["backups_total done"] == 1
@@ -147,8 +147,8 @@ def test_agent_backs_up_at_once_and_then_at_multiples_of_the_period(tmp_path: Pa
         clock.now += 40
         return made_now()
 
-    done = times_of(back_up, clock, Monitor(1, str(path), None))
-    assert done == [1040.5, 1240, 1540, 1840]
+    result = times_of(back_up, clock, Monitor(1, str(path), None))
+    assert result == [1040.5, 1240, 1540, 1840]
     assert metrics(path)["backups_total done"] == 4
 
 
@@ -176,11 +176,11 @@ def test_failed_backup_is_retried_at_the_next_interval(
         return made_now()
 
     path = tmp_path / "m.prom"
-    done = times_of(back_up, Clock(0, 1400), Monitor(1, str(path), None))
-    assert done == [300, 1200]
+    result = times_of(back_up, Clock(0, 1400), Monitor(1, str(path), None))
+    assert result == [300, 1200]
     assert metrics(path)["backups_total failed"] == 3
     assert metrics(path)["failed_backups"] == 0
-    assert [each.getMessage().rpartition(": ")[2] for each in caplog.records] == [
+    assert [record.getMessage().rpartition(": ")[2] for record in caplog.records] == [
         "[Errno 5] Input/output error",
         "gone",
         "full",

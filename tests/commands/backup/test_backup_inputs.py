@@ -90,10 +90,10 @@ def in_order(records: pa.Table) -> pa.Table:
 
 def printed(command: str, *arguments: object) -> list[str]:
     """Run a command that prints JSON lines; what it printed, without places."""
-    done = run_here(command, *map(str, arguments))
-    assert done.returncode == 0, done.stderr
-    assert "no_index" not in done.stderr
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    result = run_here(command, *map(str, arguments))
+    assert result.returncode == 0, result.stderr
+    assert "no_index" not in result.stderr
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert rows
     return without_paths(rows)
 
@@ -234,9 +234,9 @@ def test_restored_backup_has_all_records_and_a_safe_start(backup: str, tmp_path:
 
 def test_files_of_a_backup_are_dumped_by_their_path(backup: str) -> None:
     run = f"{backup}@{backup_id_at(LATER)}"
-    found = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
+    actual = printed("dump", f"{run}/payments-0/*.log", "--records", "--json")
     expected = printed("dump", *sorted(DUMP.glob("payments-0/*.log")), "--records", "--json")
-    assert found == expected
+    assert actual == expected
     checkpoint = run_here("dump", f"{run}/replication-offset-checkpoint")
     assert "payments" in checkpoint.stdout
     one = kafka_index.read_records(f"{run}/payments-0").read_all()
@@ -307,30 +307,30 @@ def test_backup_is_selected_by_name_or_time(selector: str, end: int, backup: str
 def test_missing_backup_is_reported(selector: str, message: str, backup: str) -> None:
     with pytest.raises(InputError, match=message):
         kafka_index.read_records(f"{backup}{selector}")
-    done = run_here("verify", "--input", f"{backup}{selector}")
-    assert done.returncode == 2
-    assert message in done.stderr
+    result = run_here("verify", "--input", f"{backup}{selector}")
+    assert result.returncode == 2
+    assert message in result.stderr
 
 
 def test_rewrite_of_a_backup_is_rejected(backup: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("nobody\n")
     asked = ("rewrite", "--input", backup, "--drop-keys", keys)
-    done = run_here(*asked, "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert "restore the backup, and rewrite the restored directory" in done.stderr
+    result = run_here(*asked, "--output", tmp_path / "out")
+    assert result.returncode == 2
+    assert "restore the backup, and rewrite the restored directory" in result.stderr
     assert not (tmp_path / "out").exists()
     assert "0 of 66,676 records dropped" in run_here(*asked, "--dry-run").stdout
 
 
 def test_output_within_a_backup_is_rejected(backup: str) -> None:
-    done = run_here("build", "--input", backup, "--in-place")
-    assert done.returncode == 2
-    assert "is in a store: give --output" in done.stderr
+    result = run_here("build", "--input", backup, "--in-place")
+    assert result.returncode == 2
+    assert "is in a store: give --output" in result.stderr
     root = backup.removeprefix("backup:")
-    done = run_here("build", "--input", backup, "--output", f"{root}/indexes")
-    assert done.returncode == 2
-    assert "lies inside the input" in done.stderr
+    result = run_here("build", "--input", backup, "--output", f"{root}/indexes")
+    assert result.returncode == 2
+    assert "lies inside the input" in result.stderr
     assert run_here("predict", "--input", backup).returncode == 2
 
 
@@ -386,9 +386,9 @@ def test_missing_or_altered_object_is_reported_with_its_path(
     change: Callable[[str, bytes], None], message: str, backup: str, tmp_path: Path
 ) -> None:
     given, path = damaged(backup, tmp_path, change)
-    found = kafka_index.verify(given, topics="payments")
-    assert not found.ok
-    told = [str(row) for row in found.to_arrow().to_pylist() if row["harmful"]]
+    result = kafka_index.verify(given, topics="payments")
+    assert not result.ok
+    told = [str(row) for row in result.to_arrow().to_pylist() if row["harmful"]]
     assert any(path in each for each in told), told
     restored = kafka_index.restore_dump(given, tmp_path / "out", topics="payments")
     told = [row["reason"] or "" for row in restored.to_arrow().to_pylist()]

@@ -61,16 +61,16 @@ def opened(
 def test_brokers_that_join_in_time_share_a_backup(tmp_path: Path) -> None:
     for number in range(20):
         root = tmp_path / str(number)
-        found = at_once(*(partial(opened, root, node) for node in THREE))
-        assert len({each.backup_id for each in found}) == 1
+        result = at_once(*(partial(opened, root, node) for node in THREE))
+        assert len({each.backup_id for each in result}) == 1
 
 
 def test_barrier_of_a_killed_broker_is_opened_by_the_next_broker(tmp_path: Path) -> None:
     opened(tmp_path, 1)
     (tmp_path / "barriers" / "0000000002").mkdir()
     later = now_ms() + 120_000
-    found = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
-    assert len({each.backup_id for each in found}) == 1
+    result = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
+    assert len({each.backup_id for each in result}) == 1
     assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
 
 
@@ -126,8 +126,8 @@ def test_late_broker_opens_its_own_backup(tmp_path: Path) -> None:
 
 def test_joined_broker_that_captures_late_gets_an_error(tmp_path: Path) -> None:
     meetings = [opened(tmp_path, node, timeout_s=SHORT_S) for node in THREE]
-    at_once(*(each.await_capture for each in meetings))
-    assert at_once(*(each.await_others for each in meetings[:2])) == [(1, 2)] * 2
+    at_once(*(meeting.await_capture for meeting in meetings))
+    assert at_once(*(meeting.await_others for meeting in meetings[:2])) == [(1, 2)] * 2
     with pytest.raises(BarrierMissedError, match="broker 3 arrived too late"):
         meetings[2].await_others()
     assert opened(tmp_path, 3, timeout_s=SHORT_S).backup_id > meetings[0].backup_id
@@ -201,8 +201,8 @@ def test_partition_without_a_leader_is_stored_by_all_replicas(tmp_path: Path) ->
 
 def test_silent_leader_is_awaited_up_to_a_timeout(tmp_path: Path) -> None:
     meetings = [opened(tmp_path, node, (1, 2), timeout_s=SHORT_S) for node in (1, 2)]
-    at_once(*(each.await_capture for each in meetings))
-    at_once(*(each.await_others for each in meetings))
+    at_once(*(meeting.await_capture for meeting in meetings))
+    at_once(*(meeting.await_others for meeting in meetings))
     began = time.monotonic()
     assert meetings[0].await_leaders([], {"data/b": 2}) == {"data/b"}
     assert time.monotonic() - began >= SHORT_S

@@ -39,10 +39,12 @@ class _Run:
         history.now_ms += 1
         self.begun_ms = history.now_ms
         history.run(1 + rng.randrange(apart))
-        self.cuts = {each: rng.randrange(settled, history.moment + 1) for each in history.states}
+        self.cuts = {state: rng.randrange(settled, history.moment + 1) for state in history.states}
         first = max(self.cuts.values())
         history.run(rng.randrange(80))
-        self.cuts |= {each: rng.randrange(first, history.moment + 1) for each in PARTITIONS}
+        self.cuts |= {
+            partition: rng.randrange(first, history.moment + 1) for partition in PARTITIONS
+        }
         history.run(20)
         self.directories = dict(history.write(root, self.cuts))
         self._settled = settled
@@ -50,13 +52,13 @@ class _Run:
 
     def random_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
         """Ends of all logs, each at a moment of its own, as clocks that differ give them."""
-        found = {
+        result = {
             partition: self._offset(partition, rng.randrange(self._settled, self.history.moment))
             for partition in self.cuts
         }
         return {
             partition: end
-            for partition, end in found.items()
+            for partition, end in result.items()
             if any(each.offset >= end for each in self.history.cut(partition, self.cuts[partition]))
         }
 
@@ -91,11 +93,11 @@ class _Run:
         self, ends: Mapping[TopicPartition, int] | None = None
     ) -> Mapping[TopicPartition, int]:
         """The ends of the logs; they end nowhere later than is asked for."""
-        found = find_transaction_boundary(
+        result = find_transaction_boundary(
             self.logs(ends or {}), self.begun_ms, shared_budget(1 << 24)
         )
-        assert not found.faults
-        return found.ends
+        assert not result.faults
+        return result.ends
 
     def with_ends(self, ends: Mapping[TopicPartition, int]) -> Kept:
         """The run with these ends."""
@@ -140,7 +142,7 @@ class Kept:
 
     def torn(self) -> list[tuple[int, TopicPartition, str]]:
         """Transactions that coordinators do not make whole if they go on from here."""
-        found = []
+        result = []
         for transaction in self._history.transactions:
             cut = self._cuts[transaction.home]
             is_decided = transaction.prepared_at is not None and transaction.prepared_at < cut
@@ -152,26 +154,26 @@ class Kept:
                 written = transaction.written_at.get(partition, ())
                 place = (transaction.number, partition)
                 if has_marker and not is_decided:
-                    found.append((*place, "ended by a marker that its coordinator will not write"))
+                    result.append((*place, "ended by a marker that its coordinator will not write"))
                 if is_decided and len(records) != len(written):
-                    found.append((*place, "records are missing"))
+                    result.append((*place, "records are missing"))
                 if is_over and not has_marker:
-                    found.append((*place, "open for ever"))
+                    result.append((*place, "open for ever"))
                 if records and not has_marker and listed_at >= cut:
-                    found.append((*place, "open where no coordinator knows"))
-        return found
+                    result.append((*place, "open where no coordinator knows"))
+        return result
 
 
 def test_captured_transactions_are_complete_or_absent_in_all_logs(tmp_path: Path) -> None:
     clamped = states_cut = 0
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=300 if seed % 2 else 1)
-        found = run.clamped()
-        left = run.with_ends(found)
+        result = run.clamped()
+        left = run.with_ends(result)
         assert left.torn() == [], seed
-        _check_ends(run, left, found, seed)
-        clamped += bool(found)
-        states_cut += any(each in found for each in run.history.states)
+        _check_ends(run, left, result, seed)
+        clamped += bool(result)
+        states_cut += any(state in result for state in run.history.states)
     assert clamped > _SEEDS / 4
     assert states_cut > _SEEDS / 100
 
@@ -183,10 +185,10 @@ def test_logs_are_truncated_to_complete_transactions(
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=60)
         ends = run.random_ends(random.Random(seed))
-        found = run.clamped(ends)
-        assert run.with_ends(found).torn() == [], seed
-        assert all(found[partition] <= end for partition, end in ends.items()), seed
-        cut_more += found != ends
+        result = run.clamped(ends)
+        assert run.with_ends(result).torn() == [], seed
+        assert all(result[partition] <= end for partition, end in ends.items()), seed
+        cut_more += result != ends
     assert cut_more > _SEEDS / 4
 
 
@@ -197,5 +199,5 @@ def _check_ends(run: _Run, left: Kept, found: Mapping[TopicPartition, int], seed
         unknown = [each.offset for each in every if not left.knows(partition, each)]
         assert found.get(partition) == (unknown[0] if unknown else None), (seed, partition)
     at_once = run.with_ends({each: at for each, at in found.items() if each in PARTITIONS})
-    if any(each in found for each in run.history.states):
+    if any(state in found for state in run.history.states):
         assert at_once.torn(), seed

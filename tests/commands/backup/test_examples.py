@@ -25,10 +25,10 @@ _CRON = re.compile(r"(?P<when>\S+ \S+ \S+ \S+ \S+) +(?P<user>[a-z]+) +(?P<comman
 
 
 def unit(path: Path) -> configparser.ConfigParser:
-    found = configparser.ConfigParser(delimiters=["="], interpolation=None, strict=True)
-    found.optionxform = str  # type: ignore[assignment,method-assign]
-    found.read(path)
-    return found
+    result = configparser.ConfigParser(delimiters=["="], interpolation=None, strict=True)
+    result.optionxform = str  # type: ignore[assignment,method-assign]
+    result.read(path)
+    return result
 
 
 def document(name: str) -> dict[str, Any]:
@@ -44,10 +44,10 @@ def cron_lines() -> list[re.Match[str]]:
 
 
 def pod_of(name: str) -> dict[str, Any]:
-    found = document(name)["spec"]
+    result = document(name)["spec"]
     if name == "cronjob.yaml":
-        found = found["jobTemplate"]["spec"]
-    pod = found["template"]["spec"]
+        result = result["jobTemplate"]["spec"]
+    pod = result["template"]["spec"]
     assert isinstance(pod, dict)
     return pod
 
@@ -85,21 +85,21 @@ def with_local_paths(words: Sequence[str], data: Path, tmp_path: Path) -> list[s
         "/run/kafka-index-backup": str(tmp_path),
         "/run/kafka-index": str(tmp_path),
     }
-    found = []
+    result = []
     for word in words:
         place = next((each for each in places if word == each or word.startswith(f"{each}/")), None)
-        found.append(word if place is None else places[place] + word[len(place) :])
-    assert not any(word.startswith(("/var", "/run", "s3:")) for word in found)
-    number = found.index("--brokers") + 1
-    assert len(found[number].split(",")) == 3
-    found[number] = "1"
-    return [*COMMAND, *found[1:]]
+        result.append(word if place is None else places[place] + word[len(place) :])
+    assert not any(word.startswith(("/var", "/run", "s3:")) for word in result)
+    number = result.index("--brokers") + 1
+    assert len(result[number].split(",")) == 3
+    result[number] = "1"
+    return [*COMMAND, *result[1:]]
 
 
 @pytest.mark.parametrize("name", ["crontab", SERVICE.name, "cronjob.yaml"])
 def test_backup_example_command_succeeds(name: str, data: Path, tmp_path: Path) -> None:
     command = with_local_paths(command_of(name), data, tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         env=environment(),
         capture_output=True,
@@ -107,7 +107,7 @@ def test_backup_example_command_succeeds(name: str, data: Path, tmp_path: Path) 
         check=False,
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert len(list(tmp_path.glob("repository/runs/*/1.json.zst"))) == 1
     for option in ("--metrics", "--health"):
         if option in command:
@@ -170,11 +170,11 @@ def test_example_systemd_units_are_valid(tmp_path: Path) -> None:
         # The command is not installed there.
         text = path.read_text().replace("/usr/local/bin/kafka-index", "/bin/true")
         (tmp_path / path.name).write_text(text)
-    done = subprocess.run(
+    result = subprocess.run(
         ["systemd-analyze", "verify", str(tmp_path / TIMER.name), str(tmp_path / SERVICE.name)],
         capture_output=True,
         text=True,
         check=False,
     )
-    ours = [line for line in done.stderr.splitlines() if "kafka-index-backup" in line]
-    assert (done.returncode, ours) == (0, [])
+    ours = [line for line in result.stderr.splitlines() if "kafka-index-backup" in line]
+    assert (result.returncode, ours) == (0, [])

@@ -82,15 +82,15 @@ def put_run(
     backup makes it: of brokers that have no directories, at any time, and of bytes that are no
     batches.
     """
-    found = open_repository(repository.root)
-    found.newest(node_id)
+    result = open_repository(repository.root)
+    result.newest(node_id)
     partition = manifest().partitions[0]
     chunks = []
     for offset, data in zip((0, 10), data_of(time_ms), strict=True):
         chunk = LogChunk(offset, offset + 9, *content_of(data))
         path = f"{partition.folder}/{chunk.object_name}"
-        if chunk.object_name not in found.names(partition.folder):
-            assert found.put(path, data)
+        if chunk.object_name not in result.names(partition.folder):
+            assert result.put(path, data)
         chunks.append(chunk)
     cut = msgspec.structs.replace(
         manifest().capture,
@@ -106,7 +106,7 @@ def put_run(
         capture=cut,
         new_bytes=len(f"of {time_ms}"),
     )
-    found.put_manifest(written)
+    result.put_manifest(written)
     return written
 
 
@@ -114,7 +114,7 @@ def delete_manifest(root: str, own: Manifest) -> None:
     """Delete a manifest with its head, as if it had never been put."""
     folders = BACKUPS_FOLDER, HEADS_FOLDER
     store_of(root).delete(
-        [manifest_path(root, own.backup_id, own.node_id, each) for each in folders]
+        [manifest_path(root, own.backup_id, own.node_id, folder) for folder in folders]
     )
 
 
@@ -126,8 +126,8 @@ def below(root: str, folder: str) -> list[str]:
 
 def listed(root: str, *arguments: str) -> list[dict[str, object]]:
     """Return what ``backups list --json`` prints."""
-    done = run_here("backups", "list", root, "--json", *arguments)
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    result = run_here("backups", "list", root, "--json", *arguments)
+    return [json.loads(line) for line in result.stdout.splitlines()]
 
 
 # ---------------------------------------------------------------------------------------- list
@@ -199,9 +199,9 @@ def test_damaged_manifest_is_reported_and_others_are_listed(repository: Reposito
     put_run(repository, NOON)
     path = manifest_path(root, backup_id_at(NOON), 1)
     store_of(root).put(path, store_of(root).read(path)[:-5])
-    done = run_here("backups", "list", root, "--json")
-    assert done.returncode == 1
-    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    result = run_here("backups", "list", root, "--json")
+    assert result.returncode == 1
+    rows = [json.loads(line) for line in result.stdout.splitlines()]
     assert [row["status"] for row in rows] == ["complete", "damaged"]
     assert str(rows[1]["reason"]).startswith(path)
     with pytest.raises(CorruptObjectError, match="no backup expires while"):
@@ -219,9 +219,9 @@ def test_deleted_manifest_is_reported_by_its_head(
     store_of(root).delete([newest])
 
     assert [row["status"] for row in listed(root)] == ["complete", "damaged"]
-    done = run_here("backups", "verify", root, "--sample", 0)
-    assert done.returncode == 1
-    assert f"{newest}" in done.stdout
+    result = run_here("backups", "verify", root, "--sample", 0)
+    assert result.returncode == 1
+    assert f"{newest}" in result.stdout
     with pytest.raises(CorruptObjectError, match="no backup expires while") as raised:
         expire(root)
     assert f"{HEADS_FOLDER}/{backup_id_at(NOON)}" in str(raised.value)
@@ -241,9 +241,9 @@ def test_manifest_different_from_its_head_is_reported_as_altered(repository: Rep
     path = manifest_path(root, backup_id_at(NOON), 1)
     other = msgspec.structs.replace(parse_manifest(store_of(root).read(path), path), new_bytes=1)
     store_of(root).put(path, encode(other))
-    done = run_here("backups", "verify", root, "--sample", 0, "--json")
-    assert done.returncode == 1
-    (row,) = [json.loads(line) for line in done.stdout.splitlines()]
+    result = run_here("backups", "verify", root, "--sample", 0, "--json")
+    assert result.returncode == 1
+    (row,) = [json.loads(line) for line in result.stdout.splitlines()]
     assert (row["status"], row["path"]) == ("altered", path)
 
 
@@ -280,9 +280,9 @@ def test_expiration_killed_before_deleting_a_manifest_reports_no_loss(
 
 @pytest.mark.parametrize("command", ["list", "verify", "expire"])
 def test_folder_that_is_not_a_repository_is_rejected(command: str, tmp_path: Path) -> None:
-    done = run_here("backups", command, tmp_path)
-    assert done.returncode == 2
-    assert "not a repository of backups" in done.stderr
+    result = run_here("backups", command, tmp_path)
+    assert result.returncode == 2
+    assert "not a repository of backups" in result.stderr
     with pytest.raises(InputError, match="not a repository of backups"):
         kafka_index.open_backup(tmp_path)
 
@@ -299,8 +299,8 @@ def stored(repository: Repository) -> Manifest:
 def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[dict[str, object]]]:
     """Return the exit code and the report of ``backups verify``."""
     report = tmp_path / "report.json"
-    done = run_here("backups", "verify", root, "--report", report, *map(str, arguments))
-    return done.returncode, [json.loads(line) for line in report.read_text().splitlines()]
+    result = run_here("backups", "verify", root, "--report", report, *map(str, arguments))
+    return result.returncode, [json.loads(line) for line in report.read_text().splitlines()]
 
 
 def test_stored_backup_is_verified_as_intact(
@@ -309,8 +309,8 @@ def test_stored_backup_is_verified_as_intact(
     code, rows = verified(repository.root, tmp_path)
     assert code == 0
     assert {row["status"] for row in rows} == {"intact"}
-    sizes = [each.size_bytes for one in stored.partitions for each in one.chunks]
-    sizes += [each.size_bytes for one in stored.partitions for each in one.files]
+    sizes = [chunk.size_bytes for partition in stored.partitions for chunk in partition.chunks]
+    sizes += [file.size_bytes for partition in stored.partitions for file in partition.files]
     assert len(rows) == len(sizes)
     summary = run_here("backups", "verify", repository.root, "--summary", "-").stdout
     assert json.loads(summary)["bytes"]["read"] == sum(sizes)
@@ -323,7 +323,7 @@ def test_missing_and_altered_objects_are_reported(
     change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
 ) -> None:
     root = repository.root
-    own = next(each for each in stored.partitions if each.topic == "payments")
+    own = next(partition for partition in stored.partitions if partition.topic == "payments")
     path = f"{root}/{own.folder}/{own.chunks[1].object_name}"
     data = store_of(path).read(path)
     if change == "delete":
@@ -360,7 +360,7 @@ def test_verify_reads_only_the_requested_fraction(
     read.clear()
     assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
     some = [path for path in read if "/data/" in path]
-    every = sum(len(each.chunks) + len(each.files) for each in stored.partitions)
+    every = sum(len(partition.chunks) + len(partition.files) for partition in stored.partitions)
     assert 0 < len(some) == len(set(some)) < every
 
 
@@ -395,8 +395,8 @@ def test_single_backup_is_verified(repository: Repository, tmp_path: Path) -> No
     assert len(rows) == 2
     _, rows = verified(repository.root, tmp_path)
     assert sorted(str(row["backups"]) for row in rows) == ["1", "1", "2"]
-    done = run_here("backups", "verify", repository.root, "--backup", "20200101T000000.000Z")
-    assert done.returncode == 2
+    result = run_here("backups", "verify", repository.root, "--backup", "20200101T000000.000Z")
+    assert result.returncode == 2
 
 
 # -------------------------------------------------------------------------------------- expire
@@ -437,8 +437,8 @@ def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
     put_run(repository, night, opened_ms=midnight - 10_000)
     put_run(repository, noon)
     none = ("--keep-last", 0, "--keep-weekly", 0, "--keep-monthly", 0)
-    done = run_here("backups", "expire", local, *none, "--keep-daily", 2)
-    assert done.returncode == 0, done.stderr
+    result = run_here("backups", "expire", local, *none, "--keep-daily", 2)
+    assert result.returncode == 0, result.stderr
     assert list(repository.brokers_by_backup()) == [backup_id_at(evening), backup_id_at(noon)]
 
 
@@ -493,9 +493,9 @@ def test_expired_backup_is_unlisted_at_once_and_its_objects_deleted_a_day_later(
     assert "2 backups would be expired, 1 kept" in dry.stderr
     assert sorted(below(root, "")) == before
 
-    done = run_here("backups", "expire", root, "--keep-daily", 1)
-    assert done.returncode == 0
-    assert "2 backups expired, 1 kept; 1 object of 15 B deleted" in done.stderr
+    result = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert result.returncode == 0
+    assert "2 backups expired, 1 kept; 1 object of 15 B deleted" in result.stderr
     assert list(repository.brokers_by_backup()) == [backup_id_at(NOON - 3_600_000)]
     assert len(below(root, "expired")) == 2
     # Whoever reads an expired run reads on.
@@ -507,8 +507,8 @@ def test_expired_backup_is_unlisted_at_once_and_its_objects_deleted_a_day_later(
     assert len(below(root, "data")) == 5
 
     aged(root, rules.LONGEST_BACKUP_S + 60)
-    done = run_here("backups", "expire", root, "--keep-daily", 1)
-    assert "0 backups expired, 1 kept; 2 objects of 32 B deleted" in done.stderr
+    result = run_here("backups", "expire", root, "--keep-daily", 1)
+    assert "0 backups expired, 1 kept; 2 objects of 32 B deleted" in result.stderr
     assert not below(root, "expired")
     assert len(below(root, "data")) == 3
     assert kafka_index.open_backup(root).counts["backups"] == 1
@@ -525,8 +525,8 @@ def test_incomplete_backup_without_a_newer_complete_one_is_kept(repository: Repo
     put_run(repository, NOON - 2 * DAY_MS, 2, (1, 2))
     put_run(repository, NOON - 1 * DAY_MS, 3, (1, 2, 3))
     put_run(repository, NOON, 1, (1, 2))
-    found = expire(root, **NEWEST_ONLY)
-    status = {str(row["backup_id"]): row["status"] for row in found.to_arrow().to_pylist()}
+    result = expire(root, **NEWEST_ONLY)
+    status = {str(row["backup_id"]): row["status"] for row in result.to_arrow().to_pylist()}
     assert status == {
         backup_id_at(NOON - 3 * DAY_MS): "expired",
         backup_id_at(NOON - 2 * DAY_MS): "kept",
@@ -603,12 +603,12 @@ def test_slow_expiration_keeps_objects_young_at_its_start(
     brokers_by_backup = Repository.brokers_by_backup
 
     def then_wait(self: Repository, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
-        found = brokers_by_backup(self, folder)
+        result = brokers_by_backup(self, folder)
         if folder == BACKUPS_FOLDER and next(listings) == 1:
             store_of(root).put(path, data)
             now = now_ms() + 120_000
             monkeypatch.setattr(backups, "now_ms", lambda: now)
-        return found
+        return result
 
     monkeypatch.setattr(Repository, "brokers_by_backup", then_wait)
     assert expire(root).deleted_objects == 0
@@ -641,13 +641,13 @@ def test_killed_expiration_does_not_shorten_the_grace_period(local: str) -> None
     aged(root, 3 * rules.SPARED_S)
     reading = f"backup:{root}@{backup_id_at(NOON - 2)}"
     for _ in range(2):
-        found = expire(root, **NEWEST_ONLY)
-        assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+        actual = expire(root, **NEWEST_ONLY)
+        assert (actual.deleted_objects, actual.waiting_manifests) == (0, 1)
         assert run_here("cat", "orders", "--input", reading).returncode == 1  # no batches
     aged(root, rules.LONGEST_BACKUP_S + 60)
     assert expire(root).deleted_objects == 1
-    done = run_here("cat", "orders", "--input", reading)
-    assert f"the repository has no backup {backup_id_at(NOON - 2)}" in done.stderr
+    result = run_here("cat", "orders", "--input", reading)
+    assert f"the repository has no backup {backup_id_at(NOON - 2)}" in result.stderr
 
 
 @pytest.mark.parametrize("was_killed_before", [False, True])
@@ -667,13 +667,13 @@ def test_object_moved_by_a_concurrent_expiration_is_kept(
         # It has listed what has expired, and lists the runs now.
         if folder == BACKUPS_FOLDER and next(listings) == 1:
             monkeypatch.undo()
-            found = expire(root, **NEWEST_ONLY)
-            assert found.counts["expired"] == 1
+            result = expire(root, **NEWEST_ONLY)
+            assert result.counts["expired"] == 1
         return brokers_by_backup(self, folder)
 
     monkeypatch.setattr(Repository, "brokers_by_backup", after_another)
-    found = expire(root, keep_last=9)
-    assert (found.deleted_objects, found.waiting_manifests) == (0, 1)
+    result = expire(root, keep_last=9)
+    assert (result.deleted_objects, result.waiting_manifests) == (0, 1)
     assert len(below(root, "data")) == 3
 
 
@@ -708,8 +708,8 @@ def test_next_backup_stores_marked_objects_again(
     make_backup(root, data, time_ms=NOON + 2)
     assert {path: store_of(root).read(path) for path in whole} == whole
     assert not below(root, "damaged")
-    done = run_here("backups", "verify", root)
-    assert done.returncode == 0, done.stdout
+    result = run_here("backups", "verify", root)
+    assert result.returncode == 0, result.stdout
     # Nothing is read again then.
     last = make_backup(root, data, time_ms=NOON + 3)
     assert last.new_bytes == 0

@@ -32,8 +32,8 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dump that has more than its first run, which is in `repository` beside it."""
     root = tmp_path_factory.mktemp("failing")
     earlier = copy_dump(root / "earlier", "payments-0", "__transaction_state-0")
-    done = run_here(*map(str, command(earlier, root / "repository")))
-    assert done.returncode == _DONE, done.stderr
+    result = run_here(*map(str, command(earlier, root / "repository")))
+    assert result.returncode == _DONE, result.stderr
     names = ("payments-0", "payments-1", "audit.trail-0", "__transaction_state-0")
     return copy_dump(root / "dump", *names)
 
@@ -82,8 +82,8 @@ def test_failed_call_leaves_the_repository_unchanged_or_with_one_more_complete_b
     if ended.code == _DONE:
         assert rows.num_rows == 2
     # The next run takes all, whatever the failed one has left.
-    done = run_here(*map(str, command(dump, repository)))
-    assert done.returncode == _DONE, done.stderr
+    result = run_here(*map(str, command(dump, repository)))
+    assert result.returncode == _DONE, result.stderr
     newest = kafka_index.open_backup(repository).newest
     assert newest is not None
     assert newest["partitions"] == 4

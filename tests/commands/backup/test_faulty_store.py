@@ -99,8 +99,8 @@ class _Faulty:
         return ended.code == _DONE, logs
 
     def change(self) -> None:
-        for each in self.brokers:
-            each.change()
+        for broker in self.brokers:
+            broker.change()
 
     def checked(self) -> dict[str, tuple[int, ...]]:
         """Return the runs with their brokers, all of which are sound."""
@@ -112,14 +112,14 @@ class _Faulty:
         for broker in self.brokers:
             assert self.back_up(broker.node_id) == [_DONE], self.complaints[-1]
             run = kafka_index.open_backup(self.root).rows["backup_id"].to_pylist()[-1]
-            found = open_repository(self.root).manifest(run, broker.node_id)
-            for each in found.partitions:
+            result = open_repository(self.root).manifest(run, broker.node_id)
+            for partition in result.partitions:
                 data = b"".join(
-                    store_of(self.root).read(f"{self.root}/{each.folder}/{chunk.object_name}")
-                    for chunk in each.chunks
+                    store_of(self.root).read(f"{self.root}/{partition.folder}/{chunk.object_name}")
+                    for chunk in partition.chunks
                 )
-                assert data == broker.fake_broker.logs[each.topic_partition.directory_name]
-            assert len(found.partitions) == len(PARTITIONS)
+                assert data == broker.fake_broker.logs[partition.topic_partition.directory_name]
+            assert len(result.partitions) == len(PARTITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -138,14 +138,14 @@ def faulty(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_
             stack.enter_context(each)
             for each in pool.map(lambda _: KilledRuns(*warm_up, prepared=_PREPARED), brokers)
         )
-        found = _Faulty(proxy, bucket, folder, brokers, processes)
+        result = _Faulty(proxy, bucket, folder, brokers, processes)
         for name in (*_BACKUPS, *_OTHERS):
-            found.change()
+            result.change()
             proxy.clear()
-            is_done, _ = found.act(name)
+            is_done, _ = result.act(name)
             assert is_done
-            found.requests[name] = len(proxy.requests)
-        yield found
+            result.requests[name] = len(proxy.requests)
+        yield result
 
 
 def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bool:

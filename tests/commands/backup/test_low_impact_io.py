@@ -137,5 +137,5 @@ with idle_io_priority():
     thread.join()
 assert ctypes.CDLL(None).syscall(get, 1, 0) >> 13 != 3
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)  # noqa: PLW1510
-    assert done.stdout == "idle\nidle\n", done.stderr
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)  # noqa: PLW1510
+    assert result.stdout == "idle\nidle\n", result.stderr

@@ -118,14 +118,14 @@ def test_manifest_of_another_format_version_is_rejected() -> None:
 def manifest_captured_at(
     node_id: int, first_ms: int, others_ms: int, members: tuple[int, ...] = ()
 ) -> Manifest:
-    found = manifest()
+    result = manifest()
     times = {
         "coordinators_captured_ms": first_ms,
         "others_begun_ms": others_ms,
         "barrier_members": members,
     }
-    cut = msgspec.structs.replace(found.capture, **times)
-    return msgspec.structs.replace(found, node_id=node_id, brokers=(1, 2), capture=cut)
+    cut = msgspec.structs.replace(result.capture, **times)
+    return msgspec.structs.replace(result, node_id=node_id, brokers=(1, 2), capture=cut)
 
 
 @pytest.mark.parametrize(

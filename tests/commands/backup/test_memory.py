@@ -67,7 +67,7 @@ _SLOW_STORE = """import time
 
 def growth_bytes(statements: str, few: str, many: str) -> int:
     """Return how much more memory a process needs at its peak for much than for little."""
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _TWICE.replace("STATEMENTS", statements), few, many],
         capture_output=True,
         check=True,
@@ -75,7 +75,7 @@ def growth_bytes(statements: str, few: str, many: str) -> int:
         env=environment(),
         timeout=TIMEOUT_SECONDS,
     )
-    return int(done.stdout.split()[-1]) * 1024
+    return int(result.stdout.split()[-1]) * 1024
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +92,7 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
         for number in range(_PARTITIONS)
     )
     first_ms = now_ms() - 10_000_000
-    found = []
+    result = []
     for runs in (_FEW_RUNS, _MANY_RUNS):
         root = str(tmp_path_factory.mktemp("repository"))
         open_repository(root).create(whole.cluster_id)
@@ -103,8 +103,8 @@ def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
             path.write_bytes(
                 encode(msgspec.structs.replace(whole, backup_id=run, partitions=partitions))
             )
-        found.append(root)
-    return found[0], found[1]
+        result.append(root)
+    return result[0], result[1]
 
 
 @pytest.mark.parametrize("reader", _READERS)

@@ -77,10 +77,10 @@ class _ConcurrentLoops:
         self._threads.append(threading.Thread(target=run))
 
     def join(self) -> None:
-        for each in self._threads:
-            each.start()
-        for each in self._threads:
-            each.join()
+        for thread in self._threads:
+            thread.start()
+        for thread in self._threads:
+            thread.join()
         for fault in self.faults:
             raise fault
 
@@ -111,11 +111,11 @@ class _Killed:
 def _records_of(path: str) -> dict[str, list[int]]:
     """Return the offsets of the records in a run, by partition."""
     rows = kafka_index.read_records(path).to_arrow()
-    found: dict[str, list[int]] = {name: [] for name in PARTITIONS}
+    result: dict[str, list[int]] = {name: [] for name in PARTITIONS}
     columns = (rows[each].to_pylist() for each in ("topic", "partition", "offset"))
     for topic, partition, offset in zip(*columns, strict=True):
-        found[f"{topic}-{partition}"].append(offset)
-    return found
+        result[f"{topic}-{partition}"].append(offset)
+    return result
 
 
 def _below(root: str, folder: str) -> set[str]:
@@ -172,9 +172,9 @@ class _Race:
             self.counts["deleted objects"] += int(deleted)
 
     def expire(self) -> None:
-        found = expire(self.root, **NEWEST_ONLY)
-        self.counts["expired runs"] += found.counts["expired"]
-        self.counts["deleted objects"] += found.deleted_objects
+        result = expire(self.root, **NEWEST_ONLY)
+        self.counts["expired runs"] += result.counts["expired"]
+        self.counts["deleted objects"] += result.deleted_objects
         time.sleep(0.1)
 
     def checked(self, act: Callable[[], None]) -> None:
@@ -198,9 +198,9 @@ class _Race:
         self.longest_pause_s = max(self.longest_pause_s, time.monotonic() - began - 0.05)
 
     def read(self) -> None:
-        found = open_repository(self.root).find_backup()
-        assert found >= self._newest, "a run is gone, and none is newer"
-        self._newest = found
+        result = open_repository(self.root).find_backup()
+        assert result >= self._newest, "a run is gone, and none is newer"
+        self._newest = result
         for offsets in _records_of(f"backup:{self.root}").values():
             assert offsets == [*range(len(offsets))]
         self.counts["reads"] += 1
@@ -218,8 +218,8 @@ class _Race:
             self.counts["slow reads"] += 1
 
     def verify(self) -> None:
-        found = verify(self.root)
-        assert found.ok, [(row["path"], row["reason"]) for row in found.printed_rows.to_pylist()]
+        result = verify(self.root)
+        assert result.ok, [(row["path"], row["reason"]) for row in result.printed_rows.to_pylist()]
         self.counts["verifications"] += 1
         time.sleep(0.1)
 
@@ -258,11 +258,11 @@ def test_listed_backup_stays_complete_under_concurrent_expiration(
         expire(root, **NEWEST_ONLY)
     repository = open_repository(root)
     named = {
-        f"{each.folder}/{own.object_name}".removeprefix("data/")
+        f"{partition.folder}/{own.object_name}".removeprefix("data/")
         for run, nodes in repository.brokers_by_backup().items()
         for manifest in (repository.manifest(run, node_id) for node_id in nodes)
-        for each in manifest.partitions
-        for own in each.objects
+        for partition in manifest.partitions
+        for own in partition.objects
     }
     assert _below(root, "data") == named
     folders = ("runs", "expired", "announced", "barriers")

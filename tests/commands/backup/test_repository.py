@@ -60,9 +60,9 @@ def test_folder_that_is_not_a_repository_is_rejected(root: str) -> None:
 
 def test_file_in_place_of_a_repository_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    done = run_here("backup", "--input", DUMP, "--output", tmp_path / "file")
-    assert done.returncode == 2
-    assert "the repository is a file" in done.stderr
+    result = run_here("backup", "--input", DUMP, "--output", tmp_path / "file")
+    assert result.returncode == 2
+    assert "the repository is a file" in result.stderr
 
 
 def test_store_without_conditional_puts_is_rejected(
@@ -81,120 +81,120 @@ def test_store_without_conditional_puts_is_rejected(
 
 
 def test_repository_lists_backups_with_their_manifests(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    assert list(found.brokers_by_backup()) == []
-    assert found.newest(1) is None
-    assert found.newest_complete() is None
+    result = open_repository(root).create("cluster")
+    assert list(result.brokers_by_backup()) == []
+    assert result.newest(1) is None
+    assert result.newest_complete() is None
     for time_ms, node_id in ((2_000, 1), (1_000, 1), (1_000, 2), (2_500, 2)):
-        found.put_manifest(of_run(time_ms, node_id, (1, 2)))
+        result.put_manifest(of_run(time_ms, node_id, (1, 2)))
     # As when a run is opened, and no broker is done.
-    found.put(f"runs/{backup_id_at(3_000)}/1.cut", b"")
-    assert list(found.brokers_by_backup()) == [
+    result.put(f"runs/{backup_id_at(3_000)}/1.cut", b"")
+    assert list(result.brokers_by_backup()) == [
         backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)
     ]
-    assert found.brokers_of(backup_id_at(1_000)) == (1, 2)
-    assert found.brokers_of(backup_id_at(3_000)) == ()
-    assert found.manifest(backup_id_at(1_000), 2) == of_run(1_000, 2, (1, 2))
-    assert found.newest(1) == of_run(2_000, 1, (1, 2))
-    assert found.newest_complete() == backup_id_at(1_000)
-    found.put_manifest(of_run(2_000, 2, (1, 2)))
-    assert found.newest_complete() == backup_id_at(2_000)
-    assert found.newest_complete(1_999) == backup_id_at(1_000)
-    assert found.newest_complete(999) is None
+    assert result.brokers_of(backup_id_at(1_000)) == (1, 2)
+    assert result.brokers_of(backup_id_at(3_000)) == ()
+    assert result.manifest(backup_id_at(1_000), 2) == of_run(1_000, 2, (1, 2))
+    assert result.newest(1) == of_run(2_000, 1, (1, 2))
+    assert result.newest_complete() == backup_id_at(1_000)
+    result.put_manifest(of_run(2_000, 2, (1, 2)))
+    assert result.newest_complete() == backup_id_at(2_000)
+    assert result.newest_complete(1_999) == backup_id_at(1_000)
+    assert result.newest_complete(999) is None
     with pytest.raises(MissingManifestError, match="no manifest of broker 7"):
-        found.manifest(backup_id_at(1_000), 7)
+        result.manifest(backup_id_at(1_000), 7)
 
 
 def test_backup_selected_by_time_uses_the_capture_time(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    found.put_manifest(of_run(1_000))
+    result = open_repository(root).create("cluster")
+    result.put_manifest(of_run(1_000))
     # Opened before the time, and cut by the last of its brokers after it.
     for node_id, begun_ms in ((1, 5_000), (2, 62_000)):
         cut = msgspec.structs.replace(manifest().capture, begun_ms=begun_ms)
         own = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), capture=cut)
-        found.put_manifest(own)
-    assert found.newest_complete(61_999) == backup_id_at(1_000)
-    assert found.newest_complete(62_000) == backup_id_at(2_000)
-    assert found.find_backup("ms:61999") == backup_id_at(1_000)
-    assert found.find_backup("ms:62000") == backup_id_at(2_000)
+        result.put_manifest(own)
+    assert result.newest_complete(61_999) == backup_id_at(1_000)
+    assert result.newest_complete(62_000) == backup_id_at(2_000)
+    assert result.find_backup("ms:61999") == backup_id_at(1_000)
+    assert result.find_backup("ms:62000") == backup_id_at(2_000)
 
 
 def test_manifest_is_never_overwritten(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    found.put_manifest(of_run(1_000))
-    found.put_manifest(of_run(1_000))
+    result = open_repository(root).create("cluster")
+    result.put_manifest(of_run(1_000))
+    result.put_manifest(of_run(1_000))
     with pytest.raises(PublishError, match="already has a manifest of this broker"):
-        found.put_manifest(of_run(1_000, brokers=(1, 2)))
+        result.put_manifest(of_run(1_000, brokers=(1, 2)))
 
 
 def test_manifest_under_another_name_is_damage(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    found.put_manifest(of_run(1_000))
-    path = manifest_path(found.root, backup_id_at(1_000), 1)
-    other = manifest_path(found.root, backup_id_at(1_000), 2)
+    result = open_repository(root).create("cluster")
+    result.put_manifest(of_run(1_000))
+    path = manifest_path(result.root, backup_id_at(1_000), 1)
+    other = manifest_path(result.root, backup_id_at(1_000), 2)
     store_of(root).put(other, store_of(root).read(path))
     with pytest.raises(CorruptObjectError, match="belongs to another"):
-        found.manifest(backup_id_at(1_000), 2)
+        result.manifest(backup_id_at(1_000), 2)
 
 
 def test_put_writes_an_object_only_if_it_is_missing(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    assert found.names(FOLDER) == set()
-    assert found.put(f"{FOLDER}/a.log", b"batches")
-    assert found.put(f"{FOLDER}/a.log", memoryview(b"batches"))
-    assert not found.put(f"{FOLDER}/a.log", b"others!")
-    assert not found.put(f"{FOLDER}/a.log", b"longer than it")
-    assert store_of(root).read(f"{found.root}/{FOLDER}/a.log") == b"batches"
-    assert found.names(FOLDER) == {"a.log"}
+    result = open_repository(root).create("cluster")
+    assert result.names(FOLDER) == set()
+    assert result.put(f"{FOLDER}/a.log", b"batches")
+    assert result.put(f"{FOLDER}/a.log", memoryview(b"batches"))
+    assert not result.put(f"{FOLDER}/a.log", b"others!")
+    assert not result.put(f"{FOLDER}/a.log", b"longer than it")
+    assert store_of(root).read(f"{result.root}/{FOLDER}/a.log") == b"batches"
+    assert result.names(FOLDER) == {"a.log"}
 
 
 def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
     root, elsewhere = tmp_path / "repository", tmp_path / "elsewhere"
-    found = open_repository(str(root)).create("cluster")
-    found.put(f"{FOLDER}/a.log", b"batches")
+    result = open_repository(str(root)).create("cluster")
+    result.put(f"{FOLDER}/a.log", b"batches")
     elsewhere.mkdir()
     for name, target in (("b.log", tmp_path / "gone"), ("folder", elsewhere)):
         (root / FOLDER / name).symlink_to(target)
         path = f"{FOLDER}/{name}" if name == "b.log" else f"{FOLDER}/{name}/c.log"
         with pytest.raises(CorruptObjectError, match="a link in a repository is not followed"):
-            found.put(path, b"batches")
-    assert found.names(FOLDER) == {"a.log"}
+            result.put(path, b"batches")
+    assert result.names(FOLDER) == {"a.log"}
     assert not [*elsewhere.iterdir()]
 
 
 def test_concurrent_writers_of_one_object_succeed(root: str) -> None:
-    found = open_repository(root).create("cluster")
+    result = open_repository(root).create("cluster")
     data = os.urandom(1 << 20)
     put: list[bool] = []
     threads = [
-        threading.Thread(target=lambda: put.append(found.put(f"{FOLDER}/a.log", data)))
+        threading.Thread(target=lambda: put.append(result.put(f"{FOLDER}/a.log", data)))
         for _ in range(8)
     ]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
     assert put == [True] * 8
-    assert found.names(FOLDER) == {"a.log"}
+    assert result.names(FOLDER) == {"a.log"}
 
 
 def test_old_unreferenced_object_is_written_again(tmp_path: Path) -> None:
-    found = open_repository(str(tmp_path)).create("cluster")
+    result = open_repository(str(tmp_path)).create("cluster")
     named = manifest().partitions[0].chunks[0].object_name
     for name in (named, "old.log", "new.log"):
-        found.put(f"{FOLDER}/{name}", b"batches")
+        result.put(f"{FOLDER}/{name}", b"batches")
     old = time.time() - LONGEST_BACKUP_S - 60
     for name in (named, "old.log"):
         os.utime(tmp_path / FOLDER / name, (old, old))
-    found.put_manifest(of_run(1_000))
+    result.put_manifest(of_run(1_000))
 
-    found = open_repository(str(tmp_path))
-    assert found.names(FOLDER) == {"new.log"}
-    found.newest(1)
-    assert found.names(FOLDER) == {"new.log", named}
+    result = open_repository(str(tmp_path))
+    assert result.names(FOLDER) == {"new.log"}
+    result.newest(1)
+    assert result.names(FOLDER) == {"new.log", named}
     for name in ("old.log", named):
-        assert found.put(f"{FOLDER}/{name}", b"batches")
-    assert found.names(FOLDER) == {"new.log", named, "old.log"}
+        assert result.put(f"{FOLDER}/{name}", b"batches")
+    assert result.names(FOLDER) == {"new.log", named, "old.log"}
     assert (tmp_path / FOLDER / "old.log").stat().st_mtime > time.time() - 60
     assert (tmp_path / FOLDER / named).stat().st_mtime == old
 
@@ -216,17 +216,17 @@ def test_old_object_is_written_again_before_any_expiration(
         return kept(self, path, data, if_absent=if_absent)
 
     monkeypatch.setattr(store, "put", counted)
-    found = open_repository(root)
-    assert found.put(f"{FOLDER}/old.log", b"batches")
+    result = open_repository(root)
+    assert result.put(f"{FOLDER}/old.log", b"batches")
     assert put == [True, False]
-    assert not found.put(f"{FOLDER}/old.log", b"others!")
+    assert not result.put(f"{FOLDER}/old.log", b"others!")
     assert store_of(root).read(f"{root}/{FOLDER}/old.log") == b"batches"
 
 
 def named_object(found: Repository) -> str:
     """Put the objects of the manifest of these tests; return the path of one."""
-    for each in manifest().partitions[0].chunks:
-        found.put(f"{FOLDER}/{each.object_name}", b"batches")
+    for chunk in manifest().partitions[0].chunks:
+        found.put(f"{FOLDER}/{chunk.object_name}", b"batches")
     return f"{FOLDER}/{manifest().partitions[0].chunks[0].object_name}"
 
 
@@ -234,27 +234,27 @@ def test_announced_objects_are_checked_before_the_manifest_is_written(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(repository, "SETTLED_S", 0.5)
-    found = open_repository(root).create("cluster")
-    path = named_object(found)
+    result = open_repository(root).create("cluster")
+    path = named_object(result)
     folder, _, name = path.rpartition("/")
     open_repository(root).announce({folder: ["another.log"], "data/other-0-x": [name]})
     begun = time.monotonic()
-    found.put_manifest(of_run(1_000))
+    result.put_manifest(of_run(1_000))
     assert time.monotonic() - begun < 0.5
 
     open_repository(root).announce({folder: [name]})
-    found.put(path, b"batches")
+    result.put(path, b"batches")
     begun = time.monotonic()
-    found.put_manifest(of_run(2_000))
+    result.put_manifest(of_run(2_000))
     assert time.monotonic() - begun > 0.4
 
     store_of(root).delete([f"{root}/{path}"])
     with pytest.raises(PublishError, match="deleted an object"):
-        found.put_manifest(of_run(3_000))
+        result.put_manifest(of_run(3_000))
     # What a manifest names that is counted on is not deleted.
-    found.newest(1)
-    found.put_manifest(of_run(4_000))
-    assert list(found.brokers_by_backup()) == [
+    result.newest(1)
+    result.put_manifest(of_run(4_000))
+    assert list(result.brokers_by_backup()) == [
         backup_id_at(1_000),
         backup_id_at(2_000),
         backup_id_at(4_000),
@@ -262,10 +262,10 @@ def test_announced_objects_are_checked_before_the_manifest_is_written(
 
 
 def test_damaged_announcement_is_reported(root: str) -> None:
-    found = open_repository(root).create("cluster")
-    found.put("announced/a.json.zst", b"no such thing")
+    result = open_repository(root).create("cluster")
+    result.put("announced/a.json.zst", b"no such thing")
     with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
-        found.put_manifest(of_run(1_000))
+        result.put_manifest(of_run(1_000))
 
 
 def test_long_backup_checks_all_reused_objects(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -273,13 +273,13 @@ def test_long_backup_checks_all_reused_objects(root: str, monkeypatch: pytest.Mo
         monkeypatch.setattr(repository, "now_ms", lambda: int((now + hours * 3600) * 1000))
 
     now = time.time()
-    found = open_repository(root).create("cluster")
-    path = named_object(found)
+    result = open_repository(root).create("cluster")
+    path = named_object(result)
     passed(46)
-    found.put_manifest(of_run(1_000))
+    result.put_manifest(of_run(1_000))
     passed(47.1)
     with pytest.raises(PublishError, match="is about to"):
-        found.put_manifest(of_run(2_000))
+        result.put_manifest(of_run(2_000))
     passed(0)
     slow = open_repository(root)
     assert slow.newest(1) == of_run(1_000)
@@ -297,15 +297,15 @@ def test_long_backup_checks_all_reused_objects(root: str, monkeypatch: pytest.Mo
 def test_newest_backup_is_found_during_concurrent_expiration(
     root: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    found = open_repository(root).create("cluster")
-    found.put_manifest(of_run(1_000))
+    result = open_repository(root).create("cluster")
+    result.put_manifest(of_run(1_000))
     kept = Repository.manifest
 
     def later(self: Repository, run: str, node_id: int) -> Manifest:
         monkeypatch.undo()
-        found.put_manifest(of_run(2_000))
+        result.put_manifest(of_run(2_000))
         store_of(root).delete([manifest_path(root, backup_id_at(1_000), 1)])
         return kept(self, run, node_id)
 
     monkeypatch.setattr(Repository, "manifest", later)
-    assert found.find_backup() == backup_id_at(2_000)
+    assert result.find_backup() == backup_id_at(2_000)

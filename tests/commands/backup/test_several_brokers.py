@@ -44,13 +44,13 @@ THREE = (1, 2, 3)
 def brokers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
     """Data directories of brokers that have the same partitions."""
     root = tmp_path_factory.mktemp("brokers")
-    found = {}
+    result = {}
     for node_id in THREE:
-        found[node_id] = shutil.copytree(DUMP, root / str(node_id))
-        properties = found[node_id] / "meta.properties"
+        result[node_id] = shutil.copytree(DUMP, root / str(node_id))
+        properties = result[node_id] / "meta.properties"
         text = re.sub(r"node\.id=\d+", f"node.id={node_id}", properties.read_text())
         properties.write_text(text)
-    return found
+    return result
 
 
 @pytest.fixture(autouse=True)
@@ -94,7 +94,7 @@ def run_backups(
 
 
 def topics(taken: BackupResult) -> set[str]:
-    return {each.topic for each in manifest_of(taken).partitions}
+    return {partition.topic for partition in manifest_of(taken).partitions}
 
 
 def test_partition_shared_by_brokers_is_stored_by_its_leader(
@@ -138,19 +138,19 @@ def test_followers_store_partitions_of_a_killed_leader(
     copies = Backup(
         open_repository(str(tmp_path / "r")), manifest_of(taken[0]).backup_id
     ).copies.values()
-    found = {
+    result = {
         (each.topic, str(each.partition)): each.end_offset
         for _, each in copies
         if each.topic != CLUSTER_METADATA_TOPIC
     }
-    assert found == ends
+    assert result == ends
 
 
 def test_copy_with_the_later_leader_epoch_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
     """The old one, which was cut off, says that it leads, and has the longer log."""
     (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.1)
     repository, manifest = open_repository(str(tmp_path / "r")), manifest_of(taken)
-    old = next(each for each in manifest.partitions if each.topic == "payments")
+    old = next(partition for partition in manifest.partitions if partition.topic == "payments")
     shorter = old.chunks[:-1]
     later = structs.replace(
         old,
@@ -176,10 +176,10 @@ def test_followers_store_partitions_of_an_absent_leader(
     assert all(manifest_of(each).capture.barrier_members == (2, 3) for each in without)
     assert open_repository(str(tmp_path / "r")).newest_complete() is None
     chunks = {
-        (each.folder, chunk.object_name)
+        (partition.folder, chunk.object_name)
         for taken in without
-        for each in manifest_of(taken).partitions
-        for chunk in each.chunks
+        for partition in manifest_of(taken).partitions
+        for chunk in partition.chunks
     }
     stored = {(f"data/{path.parent.name}", path.name) for path in tmp_path.glob("r/data/*/*.log")}
     assert chunks == stored
@@ -218,12 +218,12 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
     ((run, there),) = repository.brokers_by_backup().items()
     assert there == (2, 3)
     assert repository.newest_complete() is None
-    done = restore(f"backup:{root}@{run}", tmp_path / "out")
-    assert done.code == 1, done.done.stderr
-    assert {row["topic"] for row in done.rows if row["status"] == "left_out"} == {"payments"}
-    (reason,) = {row["reason"] for row in done.rows if row["status"] == "left_out"}
+    result = restore(f"backup:{root}@{run}", tmp_path / "out")
+    assert result.code == 1, result.done.stderr
+    assert {row["topic"] for row in result.rows if row["status"] == "left_out"} == {"payments"}
+    (reason,) = {row["reason"] for row in result.rows if row["status"] == "left_out"}
     assert reason == "the backup lacks broker 1, and other brokers have no copy"
-    assert f"backup {run} is incomplete: it lacks broker 1" in done.done.stdout
+    assert f"backup {run} is incomplete: it lacks broker 1" in result.done.stdout
     # The next run has it, and stores nothing twice.
     together = back_up(brokers, root)
     assert repository.newest_complete() == manifest_of(together[0]).backup_id
@@ -239,7 +239,10 @@ def test_partitions_of_departed_brokers_are_stored_by_remaining_brokers(
     time.sleep(SETTLED_S)
     inspected: dict[int, InspectedPartitions] = {node: {} for node in THREE}
     together = back_up(given, tmp_path / "r", inspected=inspected)
-    ends = {each.topic_partition: each.end_offset for each in manifest_of(together[0]).partitions}
+    ends = {
+        partition.topic_partition: partition.end_offset
+        for partition in manifest_of(together[0]).partitions
+    }
     assert [len(inspected[node]) for node in THREE] == [0, len(ends) - 1, len(ends) - 1]
     grown = TopicPartition("audit.trail", 0)
     batch = write_record_batch(
@@ -249,8 +252,11 @@ def test_partitions_of_departed_brokers_are_stored_by_remaining_brokers(
         log.write(batch)
     (alone,) = back_up(given, tmp_path / "r", (2,), timeout_s=0.3, inspected=inspected)
     assert alone.sizes_bytes["new"] == len(batch)
-    found = {each.topic_partition: each.end_offset for each in manifest_of(alone).partitions}
-    assert found == {**ends, grown: ends[grown] + 1}
+    result = {
+        partition.topic_partition: partition.end_offset
+        for partition in manifest_of(alone).partitions
+    }
+    assert result == {**ends, grown: ends[grown] + 1}
     assert not inspected[2]
 
 
@@ -388,7 +394,7 @@ def test_agents_share_backups_and_end_on_a_signal(
 def test_contradictory_backup_options_are_rejected(
     options: list[str], text: str, tmp_path: Path
 ) -> None:
-    done = run_here("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
-    assert done.returncode == 2
-    assert text in done.stderr
+    result = run_here("backup", "--input", DUMP, "--output", tmp_path / "r", *options)
+    assert result.returncode == 2
+    assert text in result.stderr
     assert not (tmp_path / "r").exists()

@@ -41,10 +41,10 @@ ORDERS = "orders-0"
 
 @pytest.fixture
 def broker(tmp_path: Path) -> Any:
-    with FakeBroker(tmp_path, 2) as found:
-        found.create(ORDERS)
-        found.append(ORDERS, 5)
-        yield found
+    with FakeBroker(tmp_path, 2) as result:
+        result.create(ORDERS)
+        result.append(ORDERS, 5)
+        yield result
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_second_backup_stores_only_new_data(broker: FakeBroker, repository: Path
     assert first.sizes_bytes["new"] + len(appended) == len(broker.logs[ORDERS])
     assert second.sizes_bytes["new"] == second.sizes_bytes["log_read"] == len(appended)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
-    found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, found.end_offset, len(found.chunks)) == (0, 21, 2)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.start_offset, partition.end_offset, len(partition.chunks)) == (0, 21, 2)
     assert second.high_watermarks_from == "checkpoint"
 
 
@@ -131,8 +131,8 @@ def test_preallocated_log_ends_at_the_captured_position(
     # Both, most times, within a tick of the clock: then neither size nor times tell them apart.
     before = {"capture_others": write, "await_high_watermarks": write}
     _, manifest = back_up(broker, repository, before=before)
-    found = partition_in(manifest, ORDERS)
-    assert (found.settled_offset, found.end_offset) == (15, 18)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.settled_offset, partition.end_offset) == (15, 18)
     assert has(repository, manifest, ORDERS, whole + later[0])
     _, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, bytes(written))
@@ -152,9 +152,9 @@ def test_capture_continues_in_the_rolled_segment(broker: FakeBroker, repository:
             "store": lambda: broker.append(ORDERS, 4),
         },
     )
-    found = partition_in(manifest, ORDERS)
-    assert found.settled_offset == 15
-    assert found.end_offset == 18
+    partition = partition_in(manifest, ORDERS)
+    assert partition.settled_offset == 15
+    assert partition.end_offset == 18
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS][: len(before) * 6 // 5])
     _, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
@@ -164,8 +164,8 @@ def test_empty_active_segment_determines_the_log_end(broker: FakeBroker, reposit
     (broker.path_of(ORDERS) / f"{0:020d}.log").unlink()
     broker.roll(ORDERS)
     _, manifest = back_up(broker, repository)
-    found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, found.end_offset, found.chunks) == (15, 15, ())
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.start_offset, partition.end_offset, partition.chunks) == (15, 15, ())
 
 
 def test_only_records_below_the_high_watermark_are_stored(
@@ -206,14 +206,14 @@ def test_small_chunks_are_merged(broker: FakeBroker, repository: Path) -> None:
     for _ in range(40):
         broker.append(ORDERS, 1)
         taken, manifest = back_up(broker, repository)
-        found = partition_in(manifest, ORDERS)
-        counts.append(len(found.chunks))
+        partition = partition_in(manifest, ORDERS)
+        counts.append(len(partition.chunks))
         new += taken.sizes_bytes["new"]
         assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     assert max(counts) < 20
     assert new < 3 * len(broker.logs[ORDERS])
-    assert [chunk.base_offset for chunk in found.chunks[1:]] == [
-        chunk.last_offset + 1 for chunk in found.chunks[:-1]
+    assert [chunk.base_offset for chunk in partition.chunks[1:]] == [
+        chunk.last_offset + 1 for chunk in partition.chunks[:-1]
     ]
 
 
@@ -239,8 +239,8 @@ def test_log_deleted_after_the_capture_is_stored(broker: FakeBroker, repository:
     _, manifest = back_up(broker, repository, before={"store": lambda: delete_first(broker)})
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     _, manifest = back_up(broker, repository)
-    found = partition_in(manifest, ORDERS)
-    assert (found.start_offset, len(found.chunks)) == (15, 1)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.start_offset, len(partition.chunks)) == (15, 1)
 
 
 def test_log_deleted_before_the_capture_is_not_stored(broker: FakeBroker, repository: Path) -> None:
@@ -289,8 +289,8 @@ def test_log_start_offset_is_read_before_the_capture(broker: FakeBroker, reposit
     assert partition_in(manifest, ORDERS).start_offset == 13
     delete_records(99)
     _, manifest = back_up(broker, repository)
-    found = partition_in(manifest, ORDERS)
-    assert found.start_offset == found.end_offset == 15
+    partition = partition_in(manifest, ORDERS)
+    assert partition.start_offset == partition.end_offset == 15
 
 
 def recreate(broker: FakeBroker, topic_id: int, batches: int) -> None:
@@ -307,8 +307,8 @@ def test_topic_recreated_before_the_capture_has_only_its_records(
 ) -> None:
     back_up(broker, repository)
     _, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 3)})
-    found = partition_in(manifest, ORDERS)
-    assert (found.topic_id, found.end_offset) == (IDS[2], 9)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.topic_id, partition.end_offset) == (IDS[2], 9)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
 
@@ -317,7 +317,7 @@ def test_topic_deleted_after_the_capture_is_not_mixed_with_its_successor(
     broker: FakeBroker, repository: Path, step: str
 ) -> None:
     result, manifest = back_up(broker, repository, before={step: lambda: recreate(broker, 2, 30)})
-    assert [each.topic_id for each in manifest.partitions] == []
+    assert [partition.topic_id for partition in manifest.partitions] == []
     assert result.skipped_partitions == []
     _, manifest = back_up(broker, repository)
     assert partition_in(manifest, ORDERS).topic_id == IDS[2]
@@ -475,9 +475,9 @@ def test_unfinished_segment_replacement_is_awaited(broker: FakeBroker) -> None:
                 swap.rename(log)
 
         patch.setattr("kafka_index.commands.backup.capture.time.sleep", finish)
-        with closing(LogCapture([str(broker.paths[0])], lambda _: True, {})) as found:
-            found.capture(others_than=["__x"])
-            sizes = [log.size_bytes for log in next(iter(found.partitions.values())).logs]
+        with closing(LogCapture([str(broker.paths[0])], lambda _: True, {})) as result:
+            result.capture(others_than=["__x"])
+            sizes = [log.size_bytes for log in next(iter(result.partitions.values())).logs]
             assert len(looks) == 3
             assert sizes[0] == len(b"".join(batches[5:]))
 
@@ -612,14 +612,14 @@ def test_replacement_finished_before_the_capture_is_not_awaited(
     _, manifest = back_up(
         broker, repository, before={"capture_others": lambda: broker.append(ORDERS, 2)}
     )
-    found = partition_in(manifest, ORDERS)
-    assert (found.settled_offset, found.end_offset) == (15, 21)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.settled_offset, partition.end_offset) == (15, 21)
     broker.append(ORDERS)
     _, manifest = back_up(
         broker, repository, before={"capture_others": lambda: broker.append(ORDERS, 2)}
     )
-    found = partition_in(manifest, ORDERS)
-    assert (found.settled_offset, found.end_offset) == (24, 30)
+    partition = partition_in(manifest, ORDERS)
+    assert (partition.settled_offset, partition.end_offset) == (24, 30)
 
 
 def test_internal_topics_are_captured_first_and_the_metadata_log_last(
@@ -643,9 +643,12 @@ def test_internal_topics_are_captured_first_and_the_metadata_log_last(
     assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {
         "zebra"
     }
-    found = manifest.capture
+    result = manifest.capture
     assert (
-        found.begun_ms <= found.coordinators_captured_ms <= found.others_begun_ms <= found.ended_ms
+        result.begun_ms
+        <= result.coordinators_captured_ms
+        <= result.others_begun_ms
+        <= result.ended_ms
     )
 
 

@@ -89,7 +89,7 @@ def test_data_directories_are_listed_once_while_unchanged(
         assert len(listed) > 1
         folders = [*backup.leaders]
         for name in ("created", "audit.trail"):
-            assert any(each.startswith(f"data/{name}-0-") for each in folders)
+            assert any(folder.startswith(f"data/{name}-0-") for folder in folders)
 
 
 def test_records_appended_after_the_listing_are_captured(data: Path) -> None:
@@ -106,8 +106,10 @@ def test_records_appended_after_the_listing_are_captured(data: Path) -> None:
         backup.await_high_watermarks()
         backup.store()
         result = backup.commit("20991231T235959.000Z", backup.brokers)
-        found = next(each for each in manifest_of(result).partitions if each.topic == "audit.trail")
-    assert (found.end_offset, found.settled_offset) == (end + 1, end)
+        actual = next(
+            each for each in manifest_of(result).partitions if each.topic == "audit.trail"
+        )
+    assert (actual.end_offset, actual.settled_offset) == (end + 1, end)
 
 
 def test_records_appended_to_the_active_segment_are_stored(data: Path) -> None:
@@ -154,14 +156,14 @@ def inspect_partitions(
 ) -> tuple[InspectedPartitions, list[int]]:
     """Look at partitions and cut them; return them, and how many of their logs are open."""
     paths = [str(path) for path in broker.paths]
-    with closing(LogCapture(paths, lambda _: True, {}, looked)) as found:
-        found.inspect()
-        found.capture(others_than=["__x"])
+    with closing(LogCapture(paths, lambda _: True, {}, looked)) as result:
+        result.inspect()
+        result.capture(others_than=["__x"])
         counts = [
             sum(log.descriptor >= 0 for log in each.logs)
-            for _, each in sorted(found.partitions.items())
+            for _, each in sorted(result.partitions.items())
         ]
-        return found.partitions, counts
+        return result.partitions, counts
 
 
 def state(logs: list[CapturedLog]) -> list[tuple[object, ...]]:

@@ -328,5 +328,5 @@ def test_parquet_rows_sorted_across_row_groups_are_recognized_as_sorted(tmp_path
         counted = count_segments(open_parquet([str(path)]), workers)
 
     assert counted.is_sorted
-    ends = accumulate(one.row_count for one in counted.segments)
-    assert [one.first_row for one in counted.segments] == [0, *ends][:-1]
+    ends = accumulate(segment.row_count for segment in counted.segments)
+    assert [segment.first_row for segment in counted.segments] == [0, *ends][:-1]

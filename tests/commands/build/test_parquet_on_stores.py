@@ -78,9 +78,9 @@ def test_command_reads_files_and_globs_and_writes_to_a_bucket(tmp_path: Path, bu
     assert (planned.returncode, "would build 4 segments" in planned.stdout) == (0, True)
 
     inputs = ("--input", f"{uri}/*.parquet", f"{uri}/day=*")
-    done = build_here(*inputs, "--output", f"{bucket}/out")
+    result = build_here(*inputs, "--output", f"{bucket}/out")
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     kept = {name: data for name, data in download(f"{bucket}/out").items() if "/." not in name}
     assert kept.keys() > index_files(tmp_path / "here").keys()
     assert {name: kept[name] for name in index_files(tmp_path / "here")} == index_files(
@@ -108,11 +108,14 @@ def test_parquet_file_replaced_after_its_rows_were_counted_is_reported_by_path(
 @pytest.mark.parametrize("name", ["in.csv", "in.parquet"])
 def test_object_that_is_not_parquet_is_rejected_with_its_path(bucket: str, name: str) -> None:
     store_of(bucket).put(f"{bucket}/{name}", b"topic,partition")
-    done = build_here(
+    result = build_here(
         *("--input", f"{bucket}/{name}", "--format", "parquet", "--output", f"{bucket}/out")
     )
-    assert done.returncode == 2
-    assert (f"{bucket}/{name}" in done.stderr, "not a Parquet file" in done.stderr) == (True, True)
+    assert result.returncode == 2
+    assert (f"{bucket}/{name}" in result.stderr, "not a Parquet file" in result.stderr) == (
+        True,
+        True,
+    )
 
 
 def test_input_on_hdfs_is_read(hdfs: HdfsServer, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_build_writes_only_requested_files(
     in_place: bool,
 ) -> None:
     build(data, settings)
-    suffixes = tuple(SUFFIXES[one] for one in outputs)
+    suffixes = tuple(SUFFIXES[output] for output in outputs)
     expected = {
         name: content
         for name, content in visible(tmp_path / "out").items()
@@ -92,7 +92,7 @@ def test_build_leaves_unrequested_files_unchanged(
     data: Path, tmp_path: Path, settings: BuildSettings, outputs: frozenset[BuildOutput]
 ) -> None:
     build(data, settings)
-    suffixes = tuple(SUFFIXES[one] for one in outputs)
+    suffixes = tuple(SUFFIXES[output] for output in outputs)
     whole = visible(tmp_path / "out")
     for path in (tmp_path / "out" / FOLDER).iterdir():
         if path.name[0] != ".":

@@ -126,7 +126,7 @@ def _check_every_index(found: _Files, builds: tuple[_Files, _Files]) -> None:
                 name.replace(".index", ".txnindex"),
             ]
             together = [found.get(part) for part in parts]
-            assert together in [[one.get(part) for part in parts] for one in builds], name
+            assert together in [[build.get(part) for part in parts] for build in builds], name
 
 
 @pytest.mark.parametrize("in_place", [False, True])

@@ -46,14 +46,16 @@ def test_build_rounds_contain_complete_partitions_and_bounded_segments(
 
     assert sum(map(len, rounds)) == len(table)
     assert max(map(len, rounds)) < 1000 + 300
-    partitions = [each.partition for round_ in rounds for each in round_.partitions]
+    partitions = [partition.partition for round_ in rounds for partition in round_.partitions]
     assert len(partitions) == len(set(partitions)) == 40
 
 
 def test_build_plan_starts_with_the_largest_partitions() -> None:
     table = SegmentTable([columns(number, 2, size) for number, size in enumerate((5, 900, 70))])
     groups = partition_groups(table, max_bytes=100, max_segments=1000)
-    assert [[each.partition.partition for each in group.partitions] for group in groups] == [
+    assert [
+        [partition.partition.partition for partition in group.partitions] for group in groups
+    ] == [
         [1],
         [2],
         [0],

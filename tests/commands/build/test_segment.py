@@ -108,13 +108,15 @@ def test_build_reports_backward_offsets_in_every_run(tmp_path: Path, log: Path) 
 
 def test_command_and_page_report_backward_offsets_in_every_run(tmp_path: Path, log: Path) -> None:
     for name in ("first.html", "second.html"):
-        done = run_here(
+        result = run_here(
             *("build", "--input", log.parent.parent, "--output", tmp_path / "indexes"),
             *("--report", tmp_path / name),
         )
 
-        assert done.returncode == 1
-        assert "overlap (expected offset 6 or more, found offset 3)" in done.stdout + done.stderr
+        assert result.returncode == 1
+        assert (
+            "overlap (expected offset 6 or more, found offset 3)" in result.stdout + result.stderr
+        )
         assert "1 segment of 1 damaged" in (tmp_path / name).read_text()
 
 
@@ -123,12 +125,12 @@ def test_rewrite_skips_a_partition_with_backward_offsets(tmp_path: Path, log: Pa
     keys.write_text("none\n")
     report = tmp_path / "rows.json"
 
-    done = run_here(
+    result = run_here(
         *("rewrite", "--input", log.parent.parent, "--output", tmp_path / "rewritten"),
         *("--drop-keys", keys, "--report", report),
     )
 
     (row,) = [json.loads(line) for line in report.read_text().splitlines()]
-    assert done.returncode == 1
+    assert result.returncode == 1
     assert row["status"] == "left_out"
     assert "overlap" in row["reason"]

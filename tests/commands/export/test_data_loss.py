@@ -244,11 +244,11 @@ def test_restart_of_a_damaged_log_keeps_the_old_files_until_the_log_is_intact(
 
 def test_empty_export_in_place_of_a_longer_one_is_printed(tmp_path: Path, out: Path) -> None:
     write(tmp_path / "in", {0: b"", 500: b""})
-    done = run_here(
+    result = run_here(
         *("export", "--input", tmp_path / "in", "--output", out, "--on-data-loss", "restart")
     )
-    assert done.returncode == 1
-    assert "the previous export, up to offset 1000, was longer" in done.stdout
+    assert result.returncode == 1
+    assert "the previous export, up to offset 1000, was longer" in result.stdout
 
 
 def test_on_data_loss_option_without_a_loss_changes_no_file(tmp_path: Path, out: Path) -> None:

@@ -19,8 +19,8 @@ TOPICS = "orders.*|payments"
 @pytest.fixture(scope="module")
 def lake(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("lake") / "kafka"
-    done = run_here("export", "--input", DUMP, "--topics", TOPICS, "--output", out)
-    assert done.returncode == 0, done.stderr
+    result = run_here("export", "--input", DUMP, "--topics", TOPICS, "--output", out)
+    assert result.returncode == 0, result.stderr
     return out
 
 
@@ -64,8 +64,8 @@ def test_remote_segments_are_exported_and_searched(tmp_path: Path) -> None:
     at = setting(ENCRYPTED)
     where = ["--input", at.data, "--tiered", at.remote]
     where += [part for key, file in at.keys for part in ("--tiered-key", f"{key}={file}")]
-    done = run_here("export", *where, "--output", tmp_path / "out")
-    assert done.returncode == 0, done.stderr
+    result = run_here("export", *where, "--output", tmp_path / "out")
+    assert result.returncode == 0, result.stderr
     columns = ("topic", "partition", "offset")
     tiered = TieredOptions((at.remote,), keys=at.keys)
     expected = rows_of(
@@ -73,7 +73,7 @@ def test_remote_segments_are_exported_and_searched(tmp_path: Path) -> None:
     )
     table = pq.read_table(tmp_path / "out", columns=list(columns))
     assert sorted(rows_of(table, *columns)) == sorted(expected)
-    found = run_here("find", *where, "--value-contains", "", "--values", "none", "--json")
-    assert found.returncode == 0, found.stderr
+    actual = run_here("find", *where, "--value-contains", "", "--values", "none", "--json")
+    assert actual.returncode == 0, actual.stderr
     values = pq.read_table(tmp_path / "out", columns=["value"])["value"]
-    assert found.stdout.count("\n") == len(values) - values.null_count
+    assert actual.stdout.count("\n") == len(values) - values.null_count

@@ -30,9 +30,9 @@ KEYS = ("topic", "partition", "offset")
 
 
 def export(code: int, *arguments: Argument) -> str:
-    done = run_here("export", *arguments)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout + done.stderr
+    result = run_here("export", *arguments)
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout + result.stderr
 
 
 def exported(out: Path) -> pa.Table:
@@ -112,11 +112,11 @@ def test_export_by_date_writes_a_folder_per_day(tmp_path: Path) -> None:
     out = tmp_path / "out"
     export(0, "--input", tmp_path / "dump", "--output", out, "--by-date")
     table = ds.dataset(out, format="parquet", partitioning="hive").to_table()
-    found = dict(zip(table["offset"].to_pylist(), table["date"].to_pylist(), strict=True))
+    actual = dict(zip(table["offset"].to_pylist(), table["date"].to_pylist(), strict=True))
     expected: dict[int, str | None] = {
         at: str(pc.cast(pa.scalar(day, pa.int32()), pa.date32())) for at, day in enumerate(days)
     }
-    assert found == expected | {200: None}
+    assert actual == expected | {200: None}
 
 
 def test_rerun_exports_only_new_records(tmp_path: Path) -> None:
@@ -167,14 +167,14 @@ def test_damaged_batch_is_skipped_and_exported_once_the_log_is_repaired(tmp_path
     assert rows["topic"]["position_bytes"] == str(len(sound[0]))
     assert rows["topic"]["path"].endswith(f"{0:020d}.log")
     kept = [0, 1, 2, 6, 7, 8, 9, 10, 11]
-    found = exported(tmp_path / "out")
-    assert [row[2] for row in rows_of(found, *KEYS) if row[0] == "topic"] == kept
+    result = exported(tmp_path / "out")
+    assert [row[2] for row in rows_of(result, *KEYS) if row[0] == "topic"] == kept
     # The damage is still there; then it is mended.
     export(1, *arguments)
     (folder / f"{0:020d}.log").write_bytes(sound[0] + sound[1])
     export(0, *arguments)
-    found = exported(tmp_path / "out")
-    assert [row[2] for row in rows_of(found, *KEYS) if row[0] == "topic"] == list(range(12))
+    result = exported(tmp_path / "out")
+    assert [row[2] for row in rows_of(result, *KEYS) if row[0] == "topic"] == list(range(12))
     assert "unchanged" in export(0, *arguments)
 
 
@@ -223,8 +223,8 @@ def test_offsets_file_sets_the_first_exported_offset_of_each_partition(
     offsets.write_text(text)
     arguments = ("--input", tmp_path / "dump", "--output", tmp_path / "out", "--offsets", offsets)
     export(0, *arguments)
-    found = rows_of(exported(tmp_path / "out"), "partition", "offset")
-    assert found == [(0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
+    rows = rows_of(exported(tmp_path / "out"), "partition", "offset")
+    assert rows == [(0, 2), (0, 3), (1, 0), (1, 1), (1, 2), (1, 3)]
     export(0, *arguments)
     offsets.write_text("t,0,1\nt,1,-2\n")
     assert "another starting offset" in export(2, *arguments)

@@ -52,11 +52,11 @@ class Newest:
         self._rows: dict[tuple[int, bytes | int], tuple[int, bytes | None]] = {}
 
     def add(self, partition: int, records: Iterable[Record]) -> None:
-        for one in records:
-            place = partition, one.offset if one.key is None else one.key
+        for record in records:
+            place = partition, record.offset if record.key is None else record.key
             self._rows.pop(place, None)
-            if one.key is None or one.value is not None:
-                self._rows[place] = one.offset, one.value
+            if record.key is None or record.value is not None:
+                self._rows[place] = record.offset, record.value
 
     def replace(self, partition: int, records: Iterable[Record]) -> None:
         self._rows = {place: row for place, row in self._rows.items() if place[0] != partition}
@@ -75,9 +75,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
 
 
 def export(code: int, dump: Path, lake: ExportedLake, *more: Argument) -> str:
-    done = run_here("export", "--input", dump, *lake.options, *more)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout + done.stderr
+    result = run_here("export", "--input", dump, *lake.options, *more)
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout + result.stderr
 
 
 def random_records(draw: random.Random, first: int, count: int | None = None) -> list[Record]:
@@ -112,7 +112,7 @@ def test_random_histories_in_runs_give_the_rows_of_a_dictionary(
             if segments and draw.random() < 0.3:
                 continue
             for batches in list(segments.values())[:-1]:
-                batches[:] = [one for one in batches if draw.random() < 0.7]
+                batches[:] = [batch for batch in batches if draw.random() < 0.7]
             if segments and draw.random() < 0.3:
                 del segments[next(iter(segments))]
             records = random_records(draw, ends[partition])
@@ -302,15 +302,15 @@ def test_decoded_rows_are_merged_by_the_bytes_of_their_keys(
         log += batch_of(offset, [(offset, key, value) for key, value in run])
         offset += len(run)
         write(dump, {0: log})
-        known = [one for one in schemas if number or one[2] != 3]
+        known = [schema for schema in schemas if number or schema[2] != 3]
         records = [schema_record(*one[:3], json.dumps(one[3])) for one in known]
         write_topic(dump, "_schemas", records)
         options = ("--topics", "topic", "--decode", "both", *columns)
         export(1 if number != 1 else 0, dump, lake, *options)
     names = ("offset", "key", "key_raw", "value", "value_raw")
-    found = [tuple(row[name] for name in names) for row in lake.rows("topic")]
+    result = [tuple(row[name] for name in names) for row in lake.rows("topic")]
     merged = {"c": None, **old, "n": [{"c": None, **line}]}
-    assert found == [
+    assert result == [
         (3, None, None, merged, None),
         (4, {"id": 1}, keys[0], new, None),
         (6, None, b"bad", new, None),
@@ -330,9 +330,9 @@ def map_columns(table: DeltaTable) -> None:
     for path in log.glob("*.json"):
         text = path.read_text(encoding="utf-8")
         actions = [json.loads(line) for line in text.splitlines()]
-        for each in actions:
-            if "metaData" in each:
-                each["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
+        for action in actions:
+            if "metaData" in action:
+                action["metaData"]["configuration"] = {"delta.columnMapping.mode": "name"}
         path.write_text("\n".join(map(json.dumps, actions)), encoding="utf-8")
 
 

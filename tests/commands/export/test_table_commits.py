@@ -172,10 +172,10 @@ def test_data_file_removed_before_its_commit_ends_the_run(
     folder = lake.folder_of(1)
     committed, new = sorted(folder.glob("*.parquet"))
     moved = new.rename(lake.output.parent / new.name)
-    done = run_here("export", "--input", complete_files, *lake.options)
-    assert done.returncode == 2, done.stderr
-    assert f"{folder}: data files were removed before they were committed" in done.stderr
-    assert "(expected 1 data file from offset 500 on, found 0)" in done.stderr
+    result = run_here("export", "--input", complete_files, *lake.options)
+    assert result.returncode == 2, result.stderr
+    assert f"{folder}: data files were removed before they were committed" in result.stderr
+    assert "(expected 1 data file from offset 500 on, found 0)" in result.stderr
     assert lake.values("topic") == before
     # What was committed may be compacted and removed by other tools.
     moved.rename(new)
@@ -194,9 +194,9 @@ def test_recreated_table_without_its_data_files_is_rejected(
     else:
         shutil.rmtree(lake.output / "topic" / "_delta_log")
     min(lake.folder_of(0).glob("*.parquet")).unlink()
-    done = run_here("export", "--input", complete_files, *lake.options)
-    assert done.returncode == 2, done.stderr
-    assert "(expected 2 data files from offset 0 on, found 1)" in done.stderr
+    result = run_here("export", "--input", complete_files, *lake.options)
+    assert result.returncode == 2, result.stderr
+    assert "(expected 2 data files from offset 0 on, found 1)" in result.stderr
 
 
 @pytest.fixture
@@ -298,9 +298,9 @@ def test_rerun_completes_a_run_whose_commits_all_failed(
         name = "delta._DeltaTable" if isinstance(lake, DeltaTables) else "iceberg._IcebergTable"
         patch.setattr(f"kafka_index.commands.export.{name}.commit", fail)
         patch.setattr("kafka_index.commands.export.table_commit.time.sleep", lambda _seconds: None)
-        done = run_here("export", *command)
-    assert done.returncode == 3, done.stdout
-    assert "no answer" in done.stdout
+        result = run_here("export", *command)
+    assert result.returncode == 3, result.stdout
+    assert "no answer" in result.stdout
     assert lake.values("topic") == []
     assert run_here("export", *command).returncode == 0
     assert lake.values("topic") == values_of(dump, lake)
@@ -363,8 +363,8 @@ def test_rows_without_a_partition_are_kept_when_files_are_replaced(
     lake.compact("topic")
     assert len(lake.files("topic")) == 1
     write(dump, CUT_AND_GROWN)
-    done = run_here("export", "--input", dump, *lake.options, "--on-data-loss", "restart")
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = run_here("export", "--input", dump, *lake.options, "--on-data-loss", "restart")
+    assert result.returncode == 0, result.stdout + result.stderr
     row = other["offset"][0].as_py(), other["value"][0].as_py()
     assert lake.values("topic") == [*values_of(dump, lake), row]
 
@@ -379,8 +379,8 @@ def test_partition_between_those_of_a_compacted_file_is_added(
     assert run_here("export", *command).returncode == 0
     lake.compact("topic")
     write(dump, log_of(range(50)), partitions=3)
-    done = run_here("export", *command)
-    assert done.returncode == 0, done.stderr
+    result = run_here("export", *command)
+    assert result.returncode == 0, result.stderr
     assert lake.values("topic") == values_of(dump, lake)
 
 
@@ -400,6 +400,6 @@ def test_rewriting_files_neither_loses_nor_duplicates_rows(
     # Both partitions are in one file by now.
     write(dump, CUT_AND_GROWN)
     command = ("--input", dump, *lake.options, "--on-data-loss", "restart")
-    done = run_here("export", *command)
-    assert done.returncode == 0, done.stderr
+    result = run_here("export", *command)
+    assert result.returncode == 0, result.stderr
     assert lake.values("topic") == values_of(dump, lake)

@@ -96,8 +96,8 @@ def exact_rows(lake: ExportedLake) -> list[dict[str, Any]]:
     with duckdb.connect() as connection:
         query = 'SELECT * FROM read_parquet($files, union_by_name = true) ORDER BY "offset"'
         rows = connection.sql(query, params={"files": lake.files("topic")})
-        found: list[dict[str, Any]] = rows.to_arrow_table().to_pylist()
-        return found
+        result: list[dict[str, Any]] = rows.to_arrow_table().to_pylist()
+        return result
 
 
 def remove(lake: ExportedLake, schema: pa.Schema, *offsets: int) -> None:
@@ -146,10 +146,10 @@ def test_every_column_type_is_read_back_in_both_table_formats(
     for repeats in (2, 1):
         if repeats == 1:
             remove(lake, rows.schema, 2, 3)
-        found = lake.read("topic")
+        actual = lake.read("topic")
         for number, (_, _, value, *_) in enumerate(TYPES):
             expected = nested(found_type(value), value, depth).to_pylist() * repeats
-            assert found[f"c{number}"].to_pylist() == expected, TYPES[number]
+            assert actual[f"c{number}"].to_pylist() == expected, TYPES[number]
 
 
 def found_type(value: Any) -> pa.DataType:
@@ -163,12 +163,12 @@ def test_column_types_equal_those_documented(lake: ExportedLake) -> None:
     open_table(lake, schema)
     table = lake.table("topic")
     if isinstance(lake, IcebergTables):
-        found = {each.name: str(each.field_type) for each in table.schema().fields}
+        result = {field_.name: str(field_.field_type) for field_ in table.schema().fields}
         own, place = "int", 3
     else:
-        found = {each.name: each.type.type for each in table.schema().fields}
+        result = {field_.name: field_.type.type for field_ in table.schema().fields}
         own, place = "integer", 4
-    assert found == {
+    assert result == {
         "partition": own,
         "offset": "long",
         **{f"c{number}": one[place] for number, one in enumerate(TYPES)},
@@ -186,10 +186,10 @@ def test_new_columns_are_added_at_every_depth(lake: ExportedLake) -> None:
     for version, columns in enumerate((first, second, narrower, first)):
         rows = {name: pa.array(values) for name, values in columns.items()}
         commit(lake, rows_of(version, **rows), version + 1)
-    found = lake.rows("topic")
+    result = lake.rows("topic")
     item = {"n": 1, "m": None}
-    assert [row["value_type"] for row in found] == [None, "T", None, None]
-    values = [row["value"] for row in found]
+    assert [row["value_type"] for row in result] == [None, "T", None, None]
+    values = [row["value"] for row in result]
     assert values[0] == {"a": 1, "b": None, "items": [item]}
     assert values[1] == new
     assert values[2]["a"] == 4

@@ -40,9 +40,9 @@ def lake(request: pytest.FixtureRequest, tmp_path: Path) -> ExportedLake:
 
 
 def export(code: int, dump: Path, lake: ExportedLake, *more: Argument) -> str:
-    done = run_here("export", "--input", dump, *lake.options, *more)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout + done.stderr
+    result = run_here("export", "--input", dump, *lake.options, *more)
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("by_date", [(), ("--by-date",)], ids=["whole", "by date"])
@@ -148,7 +148,7 @@ def test_files_have_the_statistics_of_times_and_lie_within_a_day(
     if isinstance(lake, DeltaTables):
         rows = pa.table(lake.table("topic").get_add_actions(flatten=True)).to_pylist()
         names = ("partition.date", "min.offset", "max.offset")
-        bounds = {tuple(str(one[name]) for name in names) for one in rows}
+        bounds = {tuple(str(row[name]) for name in names) for row in rows}
         assert bounds == {
             ("1970-01-01", "0", "1"),
             ("1970-01-02", "2", "3"),
@@ -165,9 +165,9 @@ def test_missing_catalog_ends_the_run_before_a_file_is_written(tmp_path: Path) -
     out = tmp_path / "out"
     where = ("--input", tmp_path / "in", "--output", out, "--format", "iceberg")
     for uri in ("http://127.0.0.1:1/catalog", f"sqlite:///{tmp_path}/none/catalog.db"):
-        done = run_here("export", *where, "--catalog", uri, "--namespace", "kafka")
-        assert done.returncode == 3, done.stderr
-        assert uri in done.stderr
+        result = run_here("export", *where, "--catalog", uri, "--namespace", "kafka")
+        assert result.returncode == 3, result.stderr
+        assert uri in result.stderr
         assert not list(out.rglob("*.parquet"))
 
 
@@ -187,8 +187,8 @@ def test_table_options_without_a_table_are_wrong_usage(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write(tmp_path / "in", {0: log_of(range(20))})
-    done = run_here("export", "--input", tmp_path / "in", *options)
-    assert (done.returncode, text in done.stderr) == (2, True), done.stderr
+    result = run_here("export", "--input", tmp_path / "in", *options)
+    assert (result.returncode, text in result.stderr) == (2, True), result.stderr
 
 
 def test_catalog_by_name_has_a_default_output_in_its_warehouse(
@@ -200,10 +200,10 @@ def test_catalog_by_name_has_a_default_output_in_its_warehouse(
         monkeypatch.setenv(f"PYICEBERG_CATALOG__OWN__{name}", value)
     command = ("--catalog", "own", "--namespace", "raw.kafka")
     # The configuration of pyiceberg is read when it is imported.
-    done = run_program(
+    result = run_program(
         *COMMAND, "export", "--input", tmp_path / "in", "--format", "iceberg", *command
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     (file,) = (tmp_path / "lakes").rglob("*.parquet")
     assert file.parent == tmp_path / "lakes" / "raw" / "kafka" / "topic" / "partition-0"
 
@@ -268,7 +268,9 @@ def test_tables_in_a_bucket_equal_the_records(
     history: str,
 ) -> None:
     catalog = ("--catalog", f"sqlite:///{tmp_path}/catalog.db", "--namespace", "kafka")
-    options = [part for one in storage_options(s3, tmp_path) for part in ("--storage-option", one)]
+    options = [
+        part for option in storage_options(s3, tmp_path) for part in ("--storage-option", option)
+    ]
     with new_bucket(s3) as bucket:
         if given == "options":
             for name in s3.environment():
@@ -295,8 +297,8 @@ def test_tables_in_a_bucket_equal_the_records(
             table = DeltaTable(f"{bucket}/lake/topic", storage_options=store)
             rows = pa.table(table.to_pyarrow_table())
     rows = rows.sort_by("offset")
-    found = list(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
-    assert found == rows_of(tmp_path / "in")
+    listing = list(zip(rows["offset"].to_pylist(), rows["value"].to_pylist(), strict=True))
+    assert listing == rows_of(tmp_path / "in")
 
 
 def run_until_done(*command: Argument) -> None:
@@ -305,10 +307,10 @@ def run_until_done(*command: Argument) -> None:
     versitygw refuses some uploads of Arrow's client: "error when parsing the HTTP request".
     """
     for _ in range(10):
-        done = run_here(str(command[0]), *command[1:])
-        if done.returncode != 3:
+        result = run_here(str(command[0]), *command[1:])
+        if result.returncode != 3:
             break
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize(("form", "library"), [("iceberg", "pyiceberg"), ("delta", "deltalake")])
@@ -319,9 +321,9 @@ def test_missing_library_is_named_with_its_extra(tmp_path: Path, form: str, libr
     )
     catalog = ("--catalog", "c", "--namespace", "n") if form == "iceberg" else ()
     command = ("export", "--input", DUMP, "--output", tmp_path / "out", "--format", form, *catalog)
-    done = run_program(sys.executable, "-c", program, *command)
-    assert done.returncode == 2
-    assert f"pip install 'kafka-index[{form}]'" in done.stderr
+    result = run_program(sys.executable, "-c", program, *command)
+    assert result.returncode == 2
+    assert f"pip install 'kafka-index[{form}]'" in result.stderr
 
 
 def test_decoded_values_of_two_schema_versions_are_rows_of_one_table(
@@ -343,9 +345,9 @@ def test_decoded_values_of_two_schema_versions_are_rows_of_one_table(
         write(dump, {0: log})
         write_topic(dump, "_schemas", schemas[:count])
         export(0, dump, lake, "--topics", "topic", "--decode", "value")
-    found = [row["value"] for row in lake.rows("topic")]
+    result = [row["value"] for row in lake.rows("topic")]
     every = dict.fromkeys(("id", "old", "status", "currency"))
-    assert found == [{**every, **value} for value in values]
+    assert result == [{**every, **value} for value in values]
 
 
 def test_decoded_date_outside_the_calendar_sets_the_error_column_of_its_row(
@@ -362,8 +364,8 @@ def test_decoded_date_outside_the_calendar_sets_the_error_column_of_its_row(
     write(dump, {0: log})
     write_topic(dump, "_schemas", [schema_record("topic-value", 1, 2, json.dumps(schema))])
     export(1, dump, lake, "--topics", "topic", "--decode", "value")
-    found = [(row["value"], row["_decode_error"], row["value_raw"]) for row in lake.rows("topic")]
-    assert found == [
+    result = [(row["value"], row["_decode_error"], row["value_raw"]) for row in lake.rows("topic")]
+    assert result == [
         (None, "out_of_range", bodies[0]),
         (None, "out_of_range", bodies[1]),
         ({"on": dt.date(9999, 12, 31)}, None, None),

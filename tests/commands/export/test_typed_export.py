@@ -128,10 +128,10 @@ def test_second_record_type_of_a_topic_adds_a_struct_member(tmp_path: Path, pref
     root, output = tmp_path / "dump", tmp_path / "out"
     for count in (1, 2):
         _write_events(root, (f"{prefix}shop.Moved", f"{prefix}shop.Created"), count)
-        done = kafka_index.export_records(
+        result = kafka_index.export_records(
             root, output, topics="events", decode="value", on_data_loss="continue"
         )
-        assert done.ok
+        assert result.ok
     joined = duckdb.read_parquet(f"{output}/*/*/*.parquet", union_by_name=True)
     rows = joined.select('value.Moved.lat, value.Created.user, "offset"').order("3").fetchall()
     assert rows == [(7, None, 0), (None, 7, 1)]

@@ -27,9 +27,9 @@ MAY = 1_714_521_600_000
 
 
 def find(code: int, *arguments: Argument) -> str:
-    done = run_here("find", "--input", *arguments)
-    assert done.returncode == code, (done.stdout, done.stderr)
-    return done.stdout if code == 0 else done.stdout + done.stderr
+    result = run_here("find", "--input", *arguments)
+    assert result.returncode == code, (result.stdout, result.stderr)
+    return result.stdout if code == 0 else result.stdout + result.stderr
 
 
 def rows(text: str) -> list[dict[str, Any]]:
@@ -39,10 +39,10 @@ def rows(text: str) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def dump() -> list[dict[str, Any]]:
     columns = ("topic", "partition", "offset", "key", "value")
-    found: list[dict[str, Any]] = (
+    result: list[dict[str, Any]] = (
         kafka_index.read_records(DUMP, columns=columns).read_all().to_pylist()
     )
-    return found
+    return result
 
 
 @pytest.mark.parametrize(
@@ -60,10 +60,10 @@ def dump() -> list[dict[str, Any]]:
 def test_find_returns_the_matching_rows_of_the_table(
     dump: list[dict[str, Any]], options: tuple[str, ...], holds: Any
 ) -> None:
-    found = rows(find(0, DUMP, *options, "--json"))
+    actual = rows(find(0, DUMP, *options, "--json"))
     expected = [row for row in dump if holds(row)]
     assert expected
-    assert [(row["topic"], row["partition"], row["offset"]) for row in found] == [
+    assert [(row["topic"], row["partition"], row["offset"]) for row in actual] == [
         (row["topic"], row["partition"], row["offset"]) for row in expected
     ]
 
@@ -83,13 +83,13 @@ def test_record_is_found_in_any_codec_with_its_headers(tmp_path: Path, codec: in
         last_offset_delta=0,
     )
     write_partition(tmp_path, {0: noise + wanted + headers})
-    found = rows(find(0, tmp_path, "--key", "hex:6bff", "--json"))
-    assert [(row["offset"], row["key"], row["value"]) for row in found] == [
+    result = rows(find(0, tmp_path, "--key", "hex:6bff", "--json"))
+    assert [(row["offset"], row["key"], row["value"]) for row in result] == [
         (6, {"hex": "6bff"}, "2"),
         (8, {"hex": "6bff"}, None),
     ]
-    assert found[1]["headers"] == [{"key": "h", "value": "v"}]
-    assert found[1]["position_bytes"] == len(noise + wanted)
+    assert result[1]["headers"] == [{"key": "h", "value": "v"}]
+    assert result[1]["position_bytes"] == len(noise + wanted)
 
 
 def test_found_records_are_printed_as_a_table(tmp_path: Path) -> None:
@@ -111,25 +111,25 @@ def test_find_by_time_uses_record_timestamps(tmp_path: Path) -> None:
         (("--to", "ms:50"), [1, 2, 3]),
         ((), [0, 1, 2, 3, 4]),
     ):
-        found = rows(find(0, tmp_path, "--key", "k", *bounds, "--json"))
-        assert [row["offset"] for row in found] == offsets
+        result = rows(find(0, tmp_path, "--key", "k", *bounds, "--json"))
+        assert [row["offset"] for row in result] == offsets
 
 
 def test_limit_applies_across_splits(tmp_path: Path) -> None:
     for number in range(3):
         log = b"".join(batch_of(at, [(1000, b"k", b"v")] * 3) for at in range(0, 30, 3))
         write_partition(tmp_path, {0: log}, f"t-{number}")
-    found = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
+    actual = rows(find(0, tmp_path, "--key", "k", "--limit", 35, "--json"))
     expected = [(number, at) for number in range(3) for at in range(30)][:35]
-    assert [(row["partition"], row["offset"]) for row in found] == expected
+    assert [(row["partition"], row["offset"]) for row in actual] == expected
 
 
 def test_limited_search_does_not_read_the_metadata_log(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
     monkeypatch.setattr(missing_records, "find_cluster", lambda *given: read.append(given))
-    found = kafka_index.find_records(DUMP, topics="page-views", key_regex=".", limit=2)
-    assert found.to_arrow().num_rows == 2
-    assert (read, found.missing_offsets.ranges, found.ok) == ([], (), True)
+    records = kafka_index.find_records(DUMP, topics="page-views", key_regex=".", limit=2)
+    assert records.to_arrow().num_rows == 2
+    assert (read, records.missing_offsets.ranges, records.ok) == ([], (), True)
 
 
 def test_many_matches_are_returned_in_chunks(
@@ -148,9 +148,9 @@ def test_many_matches_are_returned_in_chunks(
         match_split(plan.splits[0], "test", settings=settings, max_bytes=1 << 20).rest is not None
     )
     with ThreadEngine(2).start("find") as workers:
-        found = list(find_matches(workers, plan.splits, settings, limit=None))
-    assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in found)
-    table = pa.Table.from_batches(one for matches in found for one in matches.batches)
+        listing = list(find_matches(workers, plan.splits, settings, limit=None))
+    assert all(sum(one.nbytes for one in matches.batches) < 8 << 20 for matches in listing)
+    table = pa.Table.from_batches(one for matches in listing for one in matches.batches)
     assert table["offset"].to_pylist() == list(range(35_000))
 
 
@@ -171,16 +171,16 @@ def matches_of(split: RecordSplit, max_bytes: int) -> Iterator[SplitMatches]:
 
 
 def offsets_of(matches: Iterable[SplitMatches]) -> list[int]:
-    return [at for one in matches for rows in one.batches for at in rows["offset"].to_pylist()]
+    return [at for match in matches for rows in match.batches for at in rows["offset"].to_pylist()]
 
 
 def test_chunk_of_matches_is_bounded(tmp_path: Path) -> None:
     log = b"".join(batch_of(at, [(1000, b"k", bytes(900))] * 7) for at in range(0, 3500, 7))
     write_partition(tmp_path, {0: log})
     (split,) = plan_read(tmp_path, settings=OF_K).splits
-    found = list(matches_of(split, 1 << 20))
-    assert all(len(pickle.dumps(matches)) < (1 << 20) + 10_000 for matches in found)
-    assert offsets_of(found) == list(range(3500))
+    listing = list(matches_of(split, 1 << 20))
+    assert all(len(pickle.dumps(matches)) < (1 << 20) + 10_000 for matches in listing)
+    assert offsets_of(listing) == list(range(3500))
 
 
 def test_split_is_resumed_after_its_last_match(tmp_path: Path) -> None:
@@ -192,11 +192,11 @@ def test_split_is_resumed_after_its_last_match(tmp_path: Path) -> None:
     }
     write_partition(tmp_path, segments)
     (split,) = plan_read(tmp_path, settings=OF_K).splits
-    found = list(matches_of(split, 1 << 20))
-    assert offsets_of(found) == list(range(200))
+    listing = list(matches_of(split, 1 << 20))
+    assert offsets_of(listing) == list(range(200))
     assert split.size_bytes > 8_000_000
-    assert found[-2].rest is not None
-    assert found[-2].rest.size_bytes < 3 << 20
+    assert listing[-2].rest is not None
+    assert listing[-2].rest.size_bytes < 3 << 20
 
 
 def test_record_larger_than_a_chunk_is_found(tmp_path: Path) -> None:
@@ -227,17 +227,17 @@ def test_damage_of_a_resumed_split_is_reported_once(tmp_path: Path) -> None:
 
     folder = write_partition(tmp_path, {start: segment(start) for start in (0, 10)})
     (split,) = plan_read(tmp_path, settings=OF_K).splits
-    found = list(matches_of(split, 1000))
-    assert offsets_of(found) == [at for at in range(20) if at % 10 != 5]
-    reported = [error.path for matches in found for error in matches.errors]
+    listing = list(matches_of(split, 1000))
+    assert offsets_of(listing) == [at for at in range(20) if at % 10 != 5]
+    reported = [error.path for matches in listing for error in matches.errors]
     assert reported == [str(folder / f"{start:020d}.log") for start in (0, 10)]
 
 
 def outcome(tmp_path: Path, *arguments: Argument) -> tuple[int, str, dict[str, Any]]:
     """Return exit code, stderr and summary of a search."""
     path = tmp_path / "summary.json"
-    done = run_here("find", "--input", tmp_path / "dump", *arguments, "--summary", path)
-    return done.returncode, done.stderr, json.loads(path.read_text())
+    result = run_here("find", "--input", tmp_path / "dump", *arguments, "--summary", path)
+    return result.returncode, result.stderr, json.loads(path.read_text())
 
 
 def test_find_without_a_match_succeeds(tmp_path: Path) -> None:

@@ -48,30 +48,30 @@ def test_condition_on_decoded_members_selects_matching_rows(
     dump: Path, topic: str, condition: str, expected: Callable[[dict[str, Any]], bool]
 ) -> None:
     rows = kafka_index.read_records(dump, topics=topic, decode="both").to_arrow().to_pylist()
-    found = kafka_index.find_records(dump, topics=topic, decode="both", where=condition)
+    records = kafka_index.find_records(dump, topics=topic, decode="both", where=condition)
     wanted = [row for row in rows if expected(row)]
     assert wanted
-    assert found.to_arrow().to_pylist() == wanted
+    assert records.to_arrow().to_pylist() == wanted
 
 
 def test_condition_decodes_only_the_members_it_uses(dump: Path) -> None:
-    found = kafka_index.find_records(
+    records = kafka_index.find_records(
         dump, topics="orders", decode="value", where="value.amount > 1 AND partition = 0"
     )
-    where = found._plan.settings.where
+    where = records._plan.settings.where
     assert where is not None
     assert where.typed is not None
-    schema = where.typed.schema(found._plan.settings.record_schema)
+    schema = where.typed.schema(records._plan.settings.record_schema)
     assert [one.name for one in schema.field("value").type] == ["amount"]
 
 
 def test_rows_that_cannot_be_decoded_are_counted_by_a_search(dump: Path) -> None:
-    found = kafka_index.find_records(
+    records = kafka_index.find_records(
         dump, topics="mixed", decode="value", where="value.Order.id = 1"
     )
-    assert found.to_arrow().num_rows == 2
-    assert found.decode_errors["unknown_id"] == 1
-    assert found.summary["exit_code"] == 1
+    assert records.to_arrow().num_rows == 2
+    assert records.decode_errors["unknown_id"] == 1
+    assert records.summary["exit_code"] == 1
 
 
 @pytest.mark.parametrize("max_bytes", [1, 500, 1 << 20])
@@ -82,9 +82,11 @@ def test_undecodable_rows_are_counted_once_in_a_resumed_search(
     write_topic(tmp_path, "_schemas", [schema_record("names-value", 1, 1)])
     log = batch_of(0, [(number, None, value) for number, value in enumerate(values)])
     write_partition(tmp_path, {0: log}, "names-0")
-    found = kafka_index.find_records(tmp_path, topics="names", decode="value", where="value = 'x'")
-    settings, counts, rows = found._plan.settings, Counter[str](), 0
-    rest: RecordSplit | None = found._plan.splits[0]
+    records = kafka_index.find_records(
+        tmp_path, topics="names", decode="value", where="value = 'x'"
+    )
+    settings, counts, rows = records._plan.settings, Counter[str](), 0
+    rest: RecordSplit | None = records._plan.splits[0]
     while rest is not None:
         matches = match_split(rest, "", settings=settings, max_bytes=max_bytes)
         counts.update(matches.unmatched_errors)

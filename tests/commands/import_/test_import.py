@@ -124,10 +124,10 @@ def test_import_rolls_segments_and_fills_batches_as_configured(tmp_path: Path, c
     assert len(logs) > 1
     assert all(path.stat().st_size <= 4000 for path in logs)
     batches = [each for path in logs for each in batch_table(path)]
-    assert {each["attributes"] & 7 for each in batches} == {
+    assert {batch["attributes"] & 7 for batch in batches} == {
         ["none", "gzip", "snappy", "lz4", "zstd"].index(codec)
     }
-    assert max(each["record_count"] for each in batches) < 1000 / len(b"key-1value-100")
+    assert max(batch["record_count"] for batch in batches) < 1000 / len(b"key-1value-100")
 
 
 @pytest.mark.parametrize(
@@ -165,10 +165,10 @@ def test_invalid_import_option_is_rejected_by_name(
 ) -> None:
     output = () if "--output" in options else ("--output", tmp_path / "logs")
 
-    done = run_here("import", "--input", tmp_path / "none.jsonl", *output, *options)
+    result = run_here("import", "--input", tmp_path / "none.jsonl", *output, *options)
 
-    assert (done.returncode, done.stdout) == (2, "")
-    assert error in done.stderr
+    assert (result.returncode, result.stdout) == (2, "")
+    assert error in result.stderr
     assert not (tmp_path / "logs").exists()
 
 
@@ -191,8 +191,8 @@ def test_import_keeps_offsets_up_to_int64_max(
 
     imported(source, tmp_path / "logs")
 
-    found = kafka_index.read_records(tmp_path / "logs", columns=("offset",)).read_all()
-    assert found["offset"].to_pylist() == offsets
+    result = kafka_index.read_records(tmp_path / "logs", columns=("offset",)).read_all()
+    assert result["offset"].to_pylist() == offsets
 
 
 @pytest.mark.parametrize("before", [0, 100])
@@ -212,9 +212,9 @@ def test_import_creates_no_empty_segment_before_the_first_record(
     sizes = {int(path.stem): path.stat().st_size for path in directory.glob("*.log")}
     assert all(sizes.values()), sizes
     assert len(sizes) == (2 if before else 1)
-    found = kafka_index.read_records(directory, columns=("offset", "leader_epoch")).read_all()
-    assert found["offset"].to_pylist() == [*range(before), *rows["offset"].to_pylist()]
-    assert set(found["leader_epoch"].to_pylist()) == ({4} if before else {0})
+    result = kafka_index.read_records(directory, columns=("offset", "leader_epoch")).read_all()
+    assert result["offset"].to_pylist() == [*range(before), *rows["offset"].to_pylist()]
+    assert set(result["leader_epoch"].to_pylist()) == ({4} if before else {0})
     with PartitionLogWriter(directory) as log:
         assert log.log_start_offset == (0 if before or gap + 2 < 2**31 else gap)
         assert log.log_end_offset == before + gap + 3
@@ -243,19 +243,19 @@ def test_import_keeps_nulls_headers_and_timestamp_types(tmp_path: Path) -> None:
     )
     imported(written(tmp_path / "tables", rows), tmp_path / "logs")
 
-    found = kafka_index.read_records(tmp_path / "logs").read_all()
+    result = kafka_index.read_records(tmp_path / "logs").read_all()
     for name in ("key", "value", "headers", "timestampType"):
-        assert found[name].to_pylist() == rows[name].to_pylist()
-    assert found["timestamp"].cast("int64").to_pylist() == [-1, 5, 6, 6]
+        assert result[name].to_pylist() == rows[name].to_pylist()
+    assert result["timestamp"].cast("int64").to_pylist() == [-1, 5, 6, 6]
 
 
 def test_log_append_time_is_the_time_of_the_import(tmp_path: Path) -> None:
     source = written(tmp_path / "tables", table(3))
     imported(source, tmp_path / "logs", "--property", "message.timestamp.type=LogAppendTime")
 
-    found = records(tmp_path / "logs")
-    assert {row["timestampType"] for row in found} == {1}
-    assert len({row["timestamp"] for row in found}) == 1
+    result = records(tmp_path / "logs")
+    assert {row["timestampType"] for row in result} == {1}
+    assert len({row["timestamp"] for row in result}) == 1
 
 
 def test_json_lines_in_hive_folders_are_imported(tmp_path: Path) -> None:
@@ -276,14 +276,14 @@ def test_json_lines_in_hive_folders_are_imported(tmp_path: Path) -> None:
 
     imported(tmp_path / "tables", tmp_path / "logs")
 
-    found = records(tmp_path / "logs")
-    assert [(row["topic"], row["partition"], row["key"]) for row in found] == [
+    result = records(tmp_path / "logs")
+    assert [(row["topic"], row["partition"], row["key"]) for row in result] == [
         ("a-b", 3, b"\xff"),
         ("a-b", 3, None),
         ("a-b", 3, None),
     ]
-    assert found[0]["timestamp"].isoformat() == "2024-05-01T00:00:00.123000+00:00"
-    assert found[0]["headers"] == [{"key": "h", "value": b"x"}]
+    assert result[0]["timestamp"].isoformat() == "2024-05-01T00:00:00.123000+00:00"
+    assert result[0]["headers"] == [{"key": "h", "value": b"x"}]
 
 
 def test_append_continues_an_existing_log(tmp_path: Path) -> None:
@@ -635,9 +635,9 @@ def test_integer_column_of_any_numeric_type_is_accepted(tmp_path: Path, value: o
     columns = {name: pa.array([value]) for name in ("offset", "partition", "timestamp")}
     imported(written(tmp_path / "tables", table(1, **columns)), tmp_path / "logs")
 
-    found = records(tmp_path / "logs")[0]
-    assert (found["offset"], found["partition"]) == (7, 7)
-    assert found["timestamp"].timestamp() == 0.007
+    result = records(tmp_path / "logs")[0]
+    assert (result["offset"], result["partition"]) == (7, 7)
+    assert result["timestamp"].timestamp() == 0.007
 
 
 @pytest.mark.parametrize(
@@ -670,8 +670,8 @@ def test_number_out_of_range_or_without_decimal_digits_is_rejected(
 def test_json_time_without_a_zone_is_utc(tmp_path: Path, text: str, expected_ms: int) -> None:
     imported(json_line(tmp_path, timestamp=text), tmp_path / "logs")
 
-    found = kafka_index.read_records(tmp_path / "logs").read_all()
-    assert found["timestamp"].cast("int64").to_pylist() == [expected_ms]
+    result = kafka_index.read_records(tmp_path / "logs").read_all()
+    assert result["timestamp"].cast("int64").to_pylist() == [expected_ms]
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2024-05-01T00:00:00 Europe/Berlin", "1. May", ""])
@@ -776,8 +776,8 @@ def test_partitions_before_a_failed_one_are_complete_with_any_number_of_threads(
             tmp_path / "logs",
             [*pa.concat_tables([table(50, topic=["t0"] * 50), wrong]).to_batches(), *batches[at:]],
         )
-    found = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
-    assert found == ["t0-0", "t6-0"]
+    result = sorted(path.name for path in (tmp_path / "logs").iterdir() if path.is_dir())
+    assert result == ["t0-0", "t6-0"]
 
 
 @pytest.mark.parametrize("threads", [1, 3])
@@ -788,8 +788,8 @@ def test_failed_read_of_the_input_ends_all_writer_threads(tmp_path: Path, thread
 
     with pytest.raises(InputError, match="ends early"):
         written_by(threads, tmp_path / "logs", read())
-    found = {path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()}
-    assert found == {"t0-0", "t1-0"}
+    result = {path.name for path in (tmp_path / "logs").iterdir() if path.is_dir()}
+    assert result == {"t0-0", "t1-0"}
 
 
 @pytest.mark.parametrize("threads", [1, 2])

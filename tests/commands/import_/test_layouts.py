@@ -58,12 +58,12 @@ def test_kcat_lines_keep_offsets_times_and_flat_headers(tmp_path: Path, layout: 
         {**line, "offset": 9, "broker": 1, "key": None, "payload": None},
     )
 
-    found = imported(tmp_path / "in", layout)
+    result = imported(tmp_path / "in", layout)
 
-    assert places(found) == [("orders", 3, 7), ("orders", 3, 9)]
-    assert [(row["key"], row["value"]) for row in found] == [(b"", "ü".encode()), (None, None)]
-    assert found[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
-    assert found[0]["timestamp"].isoformat() == "2024-05-01T00:00:00.123000+00:00"
+    assert places(result) == [("orders", 3, 7), ("orders", 3, 9)]
+    assert [(row["key"], row["value"]) for row in result] == [(b"", "ü".encode()), (None, None)]
+    assert result[0]["headers"] == [{"key": "a", "value": b"1"}, {"key": "a", "value": None}]
+    assert result[0]["timestamp"].isoformat() == "2024-05-01T00:00:00.123000+00:00"
 
 
 @pytest.mark.parametrize("layout", ["spark", "auto"])
@@ -73,9 +73,9 @@ def test_spark_json_row_without_a_key_member_has_a_null_key(tmp_path: Path, layo
     without = {name: value for name, value in row.items() if name != "key"}
     written(tmp_path / "in" / "part-0.json", {**row, "offset": 5}, {**without, "offset": 4})
 
-    found = imported(tmp_path / "in", layout)
+    result = imported(tmp_path / "in", layout)
 
-    assert [(row["offset"], row["key"], row["value"]) for row in found] == [
+    assert [(row["offset"], row["key"], row["value"]) for row in result] == [
         (4, None, b"v"),
         (5, b"k", b"v"),
     ]
@@ -111,9 +111,9 @@ def test_confluent_files_of_values_keys_and_headers_are_joined_into_records(
         else:
             written(folder / f"{name}.{form}", *({"id": number} for number in numbers))
             written(folder / f"{name}.keys.{form}", *(f"k{number}" for number in numbers))
-            written(folder / f"{name}.headers.{form}", *({"headers": each} for each in headers))
+            written(folder / f"{name}.headers.{form}", *({"headers": header} for header in headers))
 
-    found = imported(
+    result = imported(
         tmp_path / "in",
         layout,
         key_converter="org.apache.kafka.connect.storage.StringConverter",
@@ -121,12 +121,12 @@ def test_confluent_files_of_values_keys_and_headers_are_joined_into_records(
         header_converter="string",
     )
 
-    assert places(found) == [("a.b-c", 1, offset) for offset in (10, 11, 12)]
-    assert [row["key"] for row in found] == [b"k10", b"k11", b"k12"]
-    assert [row["headers"] for row in found] == [
+    assert places(result) == [("a.b-c", 1, offset) for offset in (10, 11, 12)]
+    assert [row["key"] for row in result] == [b"k10", b"k11", b"k12"]
+    assert [row["headers"] for row in result] == [
         [{"key": "h", "value": b"h%d" % offset}] for offset in (10, 11, 12)
     ]
-    for row in found:
+    for row in result:
         assert row["value"] == b"v%d" % row["offset"] or json.loads(row["value"]) == {
             "id": row["offset"]
         }
@@ -149,8 +149,8 @@ def test_offset_gaps_between_confluent_file_names_are_rejected_unless_packed(
 
     with pytest.raises(InputError, match="do not contain which offsets are missing"):
         imported(tmp_path / "in", "confluent-s3")
-    found = imported(tmp_path / "in", "confluent-s3", offsets="packed")
-    assert [(row["offset"], row["value"]) for row in found] == [
+    result = imported(tmp_path / "in", "confluent-s3", offsets="packed")
+    assert [(row["offset"], row["value"]) for row in result] == [
         (0, b"a"),
         (1, b"b"),
         (3, b"\xff\r"),
@@ -225,9 +225,9 @@ def test_bytes_of_an_avro_record_become_base64_with_the_json_converter(
     with path.open("wb") as file:
         fastavro.writer(file, fastavro.parse_schema(kind), [{"a": b"\xff"}])
 
-    found = imported(tmp_path / "in", "confluent-s3", value_converter="json")
+    result = imported(tmp_path / "in", "confluent-s3", value_converter="json")
 
-    assert [row["value"] for row in found] == [b'{"a":"/w=="}']
+    assert [row["value"] for row in result] == [b'{"a":"/w=="}']
 
 
 @pytest.mark.parametrize("layout", ["kcat", "spark"])
@@ -244,7 +244,7 @@ def test_reserialized_json_values_are_reported(tmp_path: Path, layout: str) -> N
         layout_properties={"value.converter": "json"},
     )
 
-    assert [each.split(" is written")[0] for each in result.notices] == ["value"]
+    assert [notice.split(" is written")[0] for notice in result.notices] == ["value"]
 
 
 def test_key_file_without_a_value_file_is_rejected(tmp_path: Path) -> None:
@@ -290,11 +290,11 @@ def test_aiven_files_keep_the_offsets_of_their_offset_field(
         with gzip.open(path, "wb") as file:
             pq.write_table(pa.Table.from_pylist(rows), file)
 
-    found = imported(tmp_path / "in", layout, value_converter="string")
+    result = imported(tmp_path / "in", layout, value_converter="string")
 
-    assert places(found) == [("my-topic", 0, 5), ("my-topic", 0, 8)]
-    assert [(row["key"], row["value"]) for row in found] == [(None, b"v5"), (None, b"v8")]
-    assert found[0]["timestamp"].timestamp() in (1.0, 1.005)
+    assert places(result) == [("my-topic", 0, 5), ("my-topic", 0, 8)]
+    assert [(row["key"], row["value"]) for row in result] == [(None, b"v5"), (None, b"v8")]
+    assert result[0]["timestamp"].timestamp() in (1.0, 1.005)
 
 
 def test_aiven_csv_is_read_with_the_configured_output_fields(tmp_path: Path) -> None:
@@ -312,10 +312,10 @@ def test_aiven_csv_is_read_with_the_configured_output_fields(tmp_path: Path) -> 
         },
     )
 
-    found = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
-    assert places(found) == [("t", 1, 4), ("t", 1, 6)]
-    assert [(row["key"], row["value"]) for row in found] == [(b"k", b"a,\xff"), (None, None)]
-    assert found[0]["headers"] == [{"key": "h", "value": b"v"}]
+    actual = kafka_index.read_records(tmp_path / "logs").read_all().to_pylist()
+    assert places(actual) == [("t", 1, 4), ("t", 1, 6)]
+    assert [(row["key"], row["value"]) for row in actual] == [(b"k", b"a,\xff"), (None, None)]
+    assert actual[0]["headers"] == [{"key": "h", "value": b"v"}]
     assert result.notices == ["CSV does not distinguish null from an empty value: null is written"]
 
 

@@ -48,7 +48,7 @@ def test_many_skipped_oversized_partitions_need_the_memory_of_one(
         *("--threads", "1", "--max-decompressed-bytes", str(_LIMIT_BYTES)),
     ]
 
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _TWICE, tmp_path / "one", tmp_path / "many", *arguments],
         capture_output=True,
         check=True,
@@ -57,4 +57,4 @@ def test_many_skipped_oversized_partitions_need_the_memory_of_one(
         timeout=TIMEOUT_SECONDS,
     )
 
-    assert int(done.stdout.split()[-1]) * 1024 < _LIMIT_BYTES
+    assert int(result.stdout.split()[-1]) * 1024 < _LIMIT_BYTES

@@ -31,8 +31,8 @@ def files(folder: Path) -> dict[str, bytes]:
 
 
 def run(*arguments: object) -> None:
-    done = run_here(*map(str, arguments))
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = run_here(*map(str, arguments))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_rewrite_of_a_dump_in_a_bucket_equals_a_local_rewrite(s3: S3Server, tmp_path: Path) -> None:
@@ -42,9 +42,9 @@ def test_rewrite_of_a_dump_in_a_bucket_equals_a_local_rewrite(s3: S3Server, tmp_
     with new_bucket(s3) as bucket:
         remote = upload(data, f"{bucket}/data")
         run("rewrite", "--input", remote, "--output", tmp_path / "remote", *condition)
-    found = files(tmp_path / "remote")
-    assert any(name.endswith(".log") for name in found)
-    assert found == files(tmp_path / "local")
+    result = files(tmp_path / "remote")
+    assert any(name.endswith(".log") for name in result)
+    assert result == files(tmp_path / "local")
 
 
 @pytest.mark.parametrize("form", ["parquet", "jsonl"])
@@ -122,6 +122,6 @@ def test_rewritten_partition_with_only_remote_segments_has_topic_id_and_leader_e
         assert (partition / "leader-epoch-checkpoint").exists()
     tiered = TieredOptions((at.remote,))
     before = kafka_index.read_records([], topics=TOPICS, tiered=tiered, columns=COLUMNS).read_all()
-    found = kafka_index.read_records(tmp_path / "out", columns=COLUMNS).read_all()
+    actual = kafka_index.read_records(tmp_path / "out", columns=COLUMNS).read_all()
     expected = [row for row in rows_of(before, *COLUMNS) if row[2] != 0]
-    assert rows_of(found, *COLUMNS) == expected
+    assert rows_of(actual, *COLUMNS) == expected

@@ -214,5 +214,5 @@ def test_random_csv_rows_keep_their_order_across_batches(rows: list[list[str]]) 
             writer.writerows(rows)
         patch.setattr(queries, "_BATCH_TEXT_BYTES", 0)
         patch.setattr(queries, "_MIN_TEXT_ROWS", 2)
-        found = [tuple(cell or "" for cell in row) for row in cells(path)]
-    assert found == list(map(tuple, rows))
+        result = [tuple(cell or "" for cell in row) for row in cells(path)]
+    assert result == list(map(tuple, rows))

@@ -36,9 +36,9 @@ def test_inventory_segments_equal_the_listing() -> None:
         files = inventory.files_of(code)
         assert files == inventory.files(*inventory.name_of(code))
         assert list(files.segments) == [
-            one
-            for one in listing.segments
-            if (one.topic, one.partition) == (files.topic, files.partition)
+            segment
+            for segment in listing.segments
+            if (segment.topic, segment.partition) == (files.topic, files.partition)
         ]
 
 
@@ -89,7 +89,7 @@ def test_inventory_of_a_million_segments_pickles_to_tens_of_megabytes() -> None:
     packed = pickle.dumps(Inventory(pa.table(columns, schema=PARTITION_SCHEMA), segments))
     assert len(packed) < 30_000_000
     files = pickle.loads(packed).files("topic-999", 0)  # noqa: S301, our own
-    assert [one.base_offset for one in files.segments[:2]] == [0, 1]
+    assert [segment.base_offset for segment in files.segments[:2]] == [0, 1]
 
 
 def test_unreadable_leader_epochs_are_reported_and_the_run_continues(tmp_path: Path) -> None:
@@ -146,5 +146,7 @@ def test_topics_option_selects_topics(tmp_path: Path) -> None:
 def test_swap_log_keeps_its_path(tmp_path: Path) -> None:
     make_dump(tmp_path, {"a-0": (0, 40)})
     (tmp_path / "a-0" / f"{20:020d}.log").rename(tmp_path / "a-0" / f"{20:020d}.log.swap")
-    paths = [one.log_path for one in collect_inventory([str(tmp_path)]).files_of(0).segments]
+    paths = [
+        segment.log_path for segment in collect_inventory([str(tmp_path)]).files_of(0).segments
+    ]
     assert [Path(path).name for path in paths] == [f"{0:020d}.log", f"{20:020d}.log.swap"]

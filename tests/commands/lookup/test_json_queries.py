@@ -94,8 +94,8 @@ def test_json_byte_order_mark_is_skipped(tmp_path: Path) -> None:
 def test_json_times_and_integers_can_be_mixed(tmp_path: Path) -> None:
     stamps = ['"2024-05-01T00:00:00Z"', "-1", '"17"', '"soon"']
     texts = [f'{{"topic":"t","partition":0,"timestamp":{stamp}}}' for stamp in stamps]
-    found = [key for _, _, key in query_keys(lines(tmp_path, *texts), By.TIMESTAMP)]
-    assert found == [1_714_521_600_000, -1, 17, None]
+    result = [key for _, _, key in query_keys(lines(tmp_path, *texts), By.TIMESTAMP)]
+    assert result == [1_714_521_600_000, -1, 17, None]
 
 
 def test_json_array_over_several_lines_is_rejected(tmp_path: Path) -> None:

@@ -101,10 +101,10 @@ def test_rounding_up_timestamp_keys_does_not_overflow(values: list[int], by: int
 
 
 def text_keys(cells: list[str | None], by: By) -> list[int | None]:
-    found = Keys.of(pa.array(cells, pa.string()), by)
-    assert found.specials
-    valid = [True] * len(cells) if found.valid is None else found.valid.tolist()
-    return [int(v) if ok else None for v, ok in zip(found.values, valid, strict=True)]
+    result = Keys.of(pa.array(cells, pa.string()), by)
+    assert result.specials
+    valid = [True] * len(cells) if result.valid is None else result.valid.tolist()
+    return [int(v) if ok else None for v, ok in zip(result.values, valid, strict=True)]
 
 
 @pytest.mark.parametrize(

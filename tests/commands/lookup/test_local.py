@@ -265,8 +265,8 @@ def test_spark_schema_in_a_query_file_is_extended_by_the_answer_columns(
         if stored.startswith("{"):
             fields: list[dict[str, Any]] = json.loads(metadata[key])["fields"]
             assert fields[0] == field
-            assert [one["name"] for one in fields[1:]] == ANSWER_SCHEMA.names
-            assert {one["type"] for one in fields[1:]} == {"string", "long", "integer"}
+            assert [field_["name"] for field_ in fields[1:]] == ANSWER_SCHEMA.names
+            assert {field_["type"] for field_ in fields[1:]} == {"string", "long", "integer"}
         else:
             assert key not in metadata
 
@@ -294,6 +294,6 @@ def test_findings_of_several_threads_are_reported_only_once(
         rows = [query("orders", 1, 100 + row) for row in range(20)]
         write_queries(tmp_path / "queries" / f"{number}.parquet", rows)
     totals = run(tmp_path / "queries", tmp_path / "out", inventory, threads=3)
-    damage = [one for one in totals.findings if one.kind == "unreadable"]
+    damage = [finding for finding in totals.findings if finding.kind == "unreadable"]
     assert len({(one.path, one.reason) for one in damage}) == len(damage)
     assert sum(one.queries for one in damage) == totals.queries_of_status[Status.UNREADABLE] == 120

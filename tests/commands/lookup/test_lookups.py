@@ -100,8 +100,8 @@ def test_bulk_answers_equal_single_answers(
 
 def test_times_before_1970_in_a_timestamp_column_are_not_special(dump: Path) -> None:
     queries: list[Query] = [("orders", 0, key) for key in (-1, -2, -3, 1007)]
-    found = [row[0] for row in ask(dump, By.TIMESTAMP, queries, Resolve.RECORD, specials=False)]
-    assert found == ["invalid_query"] * 3 + ["found"]
+    result = [row[0] for row in ask(dump, By.TIMESTAMP, queries, Resolve.RECORD, specials=False)]
+    assert result == ["invalid_query"] * 3 + ["found"]
 
 
 def test_empty_query_table_has_no_answers(dump: Path) -> None:
@@ -148,7 +148,7 @@ def test_unreadable_partition_does_not_affect_other_answers(tmp_path: Path) -> N
             )
         )
         findings = lookups.drain_findings()
-        damage = [one for one in findings if one.kind == UNREADABLE]
+        damage = [finding for finding in findings if finding.kind == UNREADABLE]
         assert lookups.drain_findings() == []
     assert [Status(status).text for status in answers.status] == [
         "unreadable",
@@ -164,7 +164,7 @@ def test_findings_are_kept_after_their_partition_is_closed(tmp_path: Path) -> No
     make_dump(tmp_path)
     with lookups_of(tmp_path) as lookups:
         lookups.answer(QueryBatch(pa.array(["orders"]), pa.array([0]), Keys(np.array([5]))))
-    assert {one.kind for one in lookups.drain_findings()} == {"no_index"}
+    assert {finding.kind for finding in lookups.drain_findings()} == {"no_index"}
 
 
 def test_log_ends_at_the_high_watermark_if_it_is_the_upper_bound(tmp_path: Path) -> None:
@@ -219,8 +219,8 @@ def shared() -> SharedLookups:
 
 
 def packed(lookups: SharedLookups) -> PackedLookups:
-    found: PackedLookups = pickle.loads(pickle.dumps(lookups))  # noqa: S301, its own
-    return found
+    document: PackedLookups = pickle.loads(pickle.dumps(lookups))  # noqa: S301, its own
+    return document
 
 
 def test_each_thread_has_its_own_lookups() -> None:

@@ -48,8 +48,8 @@ def test_partition_codes_equal_those_of_a_dictionary(
     plain = {(topic, partition): number for number, (topic, partition) in enumerate(known)}
     topics = pa.array([topic for topic, _ in asked], pa.string()).cast(kind)
     partitions = np.array([partition for _, partition in asked], np.int64)
-    found = codes_of(known).find(topics, partitions)
-    assert found.tolist() == [
+    result = codes_of(known).find(topics, partitions)
+    assert result.tolist() == [
         NO_PARTITION if topic is None else plain.get((topic, partition), NO_PARTITION)
         for topic, partition in asked
     ]
@@ -85,9 +85,11 @@ def test_grouping_order_is_stable_within_equal_codes(codes: list[int]) -> None:
 @given(CODES)
 def test_groups_contain_the_rows_of_equal_codes(codes: list[int]) -> None:
     codes.sort()
-    found = list(groups(np.array(codes, np.int32)))
-    assert [code for code, _ in found] == sorted(set(codes))
-    assert [codes[rows] for _, rows in found] == [[c] * codes.count(c) for c in sorted(set(codes))]
+    listing = list(groups(np.array(codes, np.int32)))
+    assert [code for code, _ in listing] == sorted(set(codes))
+    assert [codes[rows] for _, rows in listing] == [
+        [c] * codes.count(c) for c in sorted(set(codes))
+    ]
 
 
 @given(CODES)

@@ -95,9 +95,9 @@ def test_run_without_queries_writes_a_report(tmp_path: Path) -> None:
 def test_findings_are_sorted_by_partition_segment_and_position() -> None:
     places = [("t", 1, 0, 5), ("t", 0, None, None), ("s", 9, 7, 1), ("t", 0, 3, 9), ("t", 0, 3, 2)]
     findings = tuple(LookupFinding(t, p, s, "", "tail", "", at) for t, p, s, at in places)
-    found = totals_of(replace(REPORT, findings=findings)).findings
+    result = totals_of(replace(REPORT, findings=findings)).findings
     assert [(finding.topic, finding.partition, finding.segment_base_offset, finding.position_bytes)
-            for finding in found] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
+            for finding in result] == [places[i] for i in (2, 1, 4, 3, 0)]  # fmt: skip
 
 
 def test_starting_offsets_have_the_order_of_the_splits() -> None:
@@ -163,7 +163,7 @@ def test_partition_number_above_int64_is_counted_as_null(inventory: Inventory) -
     counts = StatusCounts(inventory)
     partitions = pa.array([2**64 - 1, 3], pa.uint64())
     counts.add(pa.array(["x", "x"]), partitions, np.full(2, UNKNOWN, np.int8))
-    found = counts.counts()
-    assert found == {("x", None, UNKNOWN): 1, ("x", 3, UNKNOWN): 1}
-    report = SplitReport(0, 2, found)
+    result = counts.counts()
+    assert result == {("x", None, UNKNOWN): 1, ("x", 3, UNKNOWN): 1}
+    report = SplitReport(0, 2, result)
     assert totals_of(report).report_table()["queries"].to_pylist() == [1, 1]

@@ -129,7 +129,7 @@ def draw_dump(root: Path, seed: str) -> Dump:
             segments = _rolled(draw, segments)
         copy = root / f"copy-{number}"
         write_partition(
-            copy, {each[0].first: b"".join(one.data for one in each) for each in segments}
+            copy, {segment[0].first: b"".join(one.data for one in segment) for segment in segments}
         )
         if draw.random() < 0.8:
             build_indexes(copy, in_place=True, config=_CONFIG)
@@ -218,7 +218,7 @@ def _random_batch(
 
 def _write_checkpoints(draw: random.Random, copy: Path, segments: Segments, cleaned_to: int) -> int:
     """Write the checkpoints of a copy; return the end that they know."""
-    end = next(each[-1].last + 1 for each in reversed(segments) if each)
+    end = next(segment[-1].last + 1 for segment in reversed(segments) if segment)
     high_watermark = end if draw.random() < 0.8 else 0
     recovery_point = segments[-1][0].first if segments[-1] else end
     checkpoint(copy, "replication-offset-checkpoint", high_watermark)
@@ -273,7 +273,7 @@ def _damaged(draw: random.Random, what: str, data: bytes, places: list[tuple[int
 def restore(copies: tuple[Path, ...], output: Path, salvage: Salvage) -> RestoredPartition:
     """Restore copies in an order."""
     request = RestoreRequest(
-        inputs=tuple(str(each) for each in copies),
+        inputs=tuple(str(copy) for copy in copies),
         output=str(output),
         salvage=salvage,
         config=KafkaSettings(_CONFIG),
@@ -285,14 +285,14 @@ def restore(copies: tuple[Path, ...], output: Path, salvage: Salvage) -> Restore
 
 def kept_batches(directory: Path) -> list[bytes]:
     """The entries of all logs of a partition, by the lengths in their headers."""
-    found = []
+    result = []
     for log in sorted(directory.glob("*.log")):
         data, at = log.read_bytes(), 0
         while at < len(data):
             end = at + 12 + int.from_bytes(data[at + 8 : at + 12])
-            found.append(data[at:end])
+            result.append(data[at:end])
             at = end
-    return found
+    return result
 
 
 def faults(dump: Dump, salvage: Salvage) -> Iterator[str]:
@@ -302,12 +302,12 @@ def faults(dump: Dump, salvage: Salvage) -> Iterator[str]:
     outcomes = []
     for order, copies in enumerate(permutations(dump.copies)):
         output = dump.root / f"out-{salvage}-{order}"
-        found = restore(copies, output, salvage)
+        result = restore(copies, output, salvage)
         kept = [Batch(0, 0, one).content for one in kept_batches(output / NAME)]
-        outcomes.append((found.lost, found.notes, found.code, _files(output / NAME)))
-        yield from _faults_of(dump, salvage, found, kept, by_content, held)
+        outcomes.append((result.lost, result.notes, result.code, _files(output / NAME)))
+        yield from _faults_of(dump, salvage, result, kept, by_content, held)
         shutil.rmtree(output)
-    if any(each != outcomes[0] for each in outcomes):
+    if any(outcome != outcomes[0] for outcome in outcomes):
         yield "the outcome differs by the order of inputs"
 
 
@@ -417,5 +417,5 @@ def start_random_directory(root: Path, seed: str) -> list[str]:
     draw = random.Random(f"{seed} salvage")
     dump = draw_dump(root, seed)
     salvage = draw.choice([Salvage.BATCHES, Salvage.PREFIX, Salvage.NONE])
-    found = list(dict.fromkeys(faults(dump, salvage)))
-    return [f"{seed} ({dump.kind}, {salvage}): {found} after {dump.changes}"] if found else []
+    listing = list(dict.fromkeys(faults(dump, salvage)))
+    return [f"{seed} ({dump.kind}, {salvage}): {listing} after {dump.changes}"] if listing else []

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kafka_index.core.format.names import TopicPartition
 
 _TIME_MS = 1_700_000_000_000
-_USERS = [each for each in PARTITIONS if each.topic == "t"]
+_USERS = [partition for partition in PARTITIONS if partition.topic == "t"]
 _IDENTITY = "version=1\ncluster.id=AAAAAAAAAAAAAAAAAAAAAA\nnode.id=1\n"
 _TOPIC_IDS = {"t": "AAAAAAAAAAAAAAAAAAAAAg", "__transaction_state": "AAAAAAAAAAAAAAAAAAAAAw"}
 
@@ -112,8 +112,8 @@ class _BackedUpHistory:
 
 def len_below(history: History, partition: TopicPartition, moment: int) -> int:
     """The end offset of a log at a moment."""
-    found = history.cut(partition, moment)
-    return found[-1].end_offset if found else 0
+    result = history.cut(partition, moment)
+    return result[-1].end_offset if result else 0
 
 
 def _ends(run: RestoreRun) -> dict[str, int]:
@@ -131,13 +131,13 @@ def _runbook(output: Path) -> str:
 @pytest.mark.parametrize("seed", range(6))
 def test_logs_of_a_backup_end_at_its_transaction_boundary(tmp_path: Path, seed: int) -> None:
     backed = _BackedUpHistory(tmp_path, seed)
-    done = restore(backed.input, tmp_path / "out")
-    assert done.code == 0, done.done.stderr
-    ends = _ends(done)
+    result = restore(backed.input, tmp_path / "out")
+    assert result.code == 0, result.done.stderr
+    ends = _ends(result)
     expected = {
-        each.directory_name: backed.expected(each, backed.cuts)
-        for each in _USERS
-        if each.directory_name in ends
+        user.directory_name: backed.expected(user, backed.cuts)
+        for user in _USERS
+        if user.directory_name in ends
     }
     assert {name: end for name, end in ends.items() if name in expected} == expected
 
@@ -147,18 +147,18 @@ def test_transactions_across_a_time_are_kept_or_removed_completely(
     tmp_path: Path, seed: int
 ) -> None:
     backed = _BackedUpHistory(tmp_path, seed)
-    done = restore(
+    result = restore(
         *(backed.input, tmp_path / "out", "--until", f"ms:{backed.until_ms}", "--create-time"),
         "--consistent",
     )
-    assert done.code == 0, done.done.stderr
-    ends = _ends(done)
-    for each in _USERS:
-        if each.directory_name not in ends:
+    assert result.code == 0, result.done.stderr
+    ends = _ends(result)
+    for user in _USERS:
+        if user.directory_name not in ends:
             continue
         # One clock: what is before the time in one log is so in all.
-        at_time = len_below(backed.history, each, backed.until)
-        assert ends[each.directory_name] == at_time
+        at_time = len_below(backed.history, user, backed.until)
+        assert ends[user.directory_name] == at_time
 
 
 def test_time_selects_the_following_backup(tmp_path: Path) -> None:
@@ -167,11 +167,11 @@ def test_time_selects_the_following_backup(tmp_path: Path) -> None:
     backed.history.run(40)
     backed.take(5)
     time = ("--until", f"ms:{backed.until_ms}", "--create-time")
-    done = restore(backed.input, tmp_path / "out", *time)
-    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {second}
+    result = restore(backed.input, tmp_path / "out", *time)
+    assert {row["path"].split("/@")[1].split("/")[0] for row in result.rows} == {second}
     third = backup_id_at(backed.begun_ms)
-    done = restore(backed.input, tmp_path / "newest")
-    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {third}
+    result = restore(backed.input, tmp_path / "newest")
+    assert {row["path"].split("/@")[1].split("/")[0] for row in result.rows} == {third}
 
 
 @pytest.mark.parametrize(("begun_ms", "taken"), [(-1, 1), (0, 0), (1, 0)])
@@ -187,8 +187,8 @@ def test_backup_after_a_time_is_selected_by_its_cutoff(
     cut = structs.replace(newest.capture, begun_ms=until_ms + begun_ms)
     repository.put_manifest(structs.replace(newest, backup_id=runs[0], capture=cut))
     time = ("--until", f"ms:{until_ms}", "--create-time")
-    done = restore(backed.input, tmp_path / "out", *time)
-    assert {row["path"].split("/@")[1].split("/")[0] for row in done.rows} == {runs[taken]}
+    result = restore(backed.input, tmp_path / "out", *time)
+    assert {row["path"].split("/@")[1].split("/")[0] for row in result.rows} == {runs[taken]}
 
 
 def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
@@ -205,8 +205,8 @@ def _changed(tmp_path: Path, dump: Path = DUMP, **changes: object) -> str:
 
 def test_backup_without_a_broker_is_restored_with_a_note(tmp_path: Path) -> None:
     source = _changed(tmp_path, brokers=(1, 2))
-    done = restore(source, tmp_path / "out")
-    assert done.code == 0, done.done.stderr
+    result = restore(source, tmp_path / "out")
+    assert result.code == 0, result.done.stderr
     assert "is incomplete: it lacks broker 2" in _runbook(tmp_path / "out")
 
 
@@ -235,10 +235,10 @@ def test_restore_reports_a_manifest_if_all_were_deleted(tmp_path: Path) -> None:
     deleted = root / "runs" / backup_id_at(_TIME_MS) / "1.json.zst"
     deleted.unlink()
 
-    done = run_here("restore", "--input", f"backup:{root}", "--output", tmp_path / "out")
+    result = run_here("restore", "--input", f"backup:{root}", "--output", tmp_path / "out")
 
-    assert done.returncode == 1
-    assert f"{deleted}: the manifest of broker 1 in backup" in done.stderr
+    assert result.returncode == 1
+    assert f"{deleted}: the manifest of broker 1 in backup" in result.stderr
 
 
 def test_partition_skipped_by_the_backup_is_reported(tmp_path: Path) -> None:
@@ -246,9 +246,9 @@ def test_partition_skipped_by_the_backup_is_reported(tmp_path: Path) -> None:
         topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
     )
     dump = copy_dump(tmp_path / "dump", "payments-0")
-    done = restore(_changed(tmp_path, dump, skipped=(missed,)), tmp_path / "out")
-    assert done.code == 1, done.done.stderr
-    (row,) = [row for row in done.rows if row["partition"] == 7]
+    result = restore(_changed(tmp_path, dump, skipped=(missed,)), tmp_path / "out")
+    assert result.code == 1, result.done.stderr
+    (row,) = [row for row in result.rows if row["partition"] == 7]
     assert (row["status"], row["reason"]) == ("left_out", "the backup skipped it: no id yet")
 
 
@@ -258,10 +258,10 @@ def test_backup_without_partitions_reports_the_skipped_partitions(tmp_path: Path
     )
     dump = copy_dump(tmp_path / "dump", "payments-0")
     source = _changed(tmp_path, dump, partitions=(), skipped=(missed,))
-    done = restore(source, tmp_path / "out")
-    assert done.code == 2, done.done.stderr
+    result = restore(source, tmp_path / "out")
+    assert result.code == 2, result.done.stderr
     assert (
-        "the backup has no partition (found it skipped payments-7: no id yet)" in done.done.stderr
+        "the backup has no partition (found it skipped payments-7: no id yet)" in result.done.stderr
     )
 
 
@@ -269,18 +269,18 @@ def test_partition_deleted_during_the_backup_is_not_reported(tmp_path: Path) -> 
     missed = SkippedPartition(
         topic="payments", partition=7, topic_id=None, reason="no id yet", backups=1
     )
-    done = restore(_changed(tmp_path, skipped=(missed,)), tmp_path / "out")
-    assert all(row["partition"] != 7 for row in done.rows)
+    result = restore(_changed(tmp_path, skipped=(missed,)), tmp_path / "out")
+    assert all(row["partition"] != 7 for row in result.rows)
 
 
 def test_backup_with_another_input_is_rejected(tmp_path: Path) -> None:
     source = _changed(tmp_path)
-    done = restore(source, tmp_path / "out", "--input", DUMP)
-    assert done.code == 2
-    assert "a backup cannot be restored with other inputs" in done.done.stderr
+    result = restore(source, tmp_path / "out", "--input", DUMP)
+    assert result.code == 2
+    assert "a backup cannot be restored with other inputs" in result.done.stderr
 
 
 def test_consistent_without_a_backup_is_rejected(tmp_path: Path) -> None:
-    done = restore(DUMP, tmp_path / "out", "--consistent")
-    assert done.code == 2
-    assert "--consistent requires a backup: give --input backup:URI" in done.done.stderr
+    result = restore(DUMP, tmp_path / "out", "--consistent")
+    assert result.code == 2
+    assert "--consistent requires a backup: give --input backup:URI" in result.done.stderr

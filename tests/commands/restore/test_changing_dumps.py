@@ -63,7 +63,7 @@ def test_log_changed_before_it_is_read_fails_its_partition(
 
     result = job.run(restore_on(ThreadEngine(2)))
 
-    by_name = {each.partition.directory_name: each for each in result.partitions}
+    by_name = {partition.partition.directory_name: partition for partition in result.partitions}
     assert by_name[CHANGED].is_left_out
     assert str(log) in (by_name[CHANGED].reason or "")
     assert not by_name[OTHER].is_left_out
@@ -77,13 +77,13 @@ def test_log_changed_while_it_is_copied_fails_its_partition(tmp_path: Path, dump
     out = tmp_path / "out"
     log = logs(dump / CHANGED)[1]
     options = ["restore", "--input", dump, "--output", out, "--config", SETTINGS, "--link", "copy"]
-    done = run_program(
+    result = run_program(
         sys.executable, "-c", _CHANGED, log, out, f"{CHANGED}/{log.name}", *map(str, options)
     )
 
-    assert done.returncode == 3, done.stdout + done.stderr
-    assert f"{CHANGED}: " in done.stdout
-    assert str(log) in done.stdout
+    assert result.returncode == 3, result.stdout + result.stderr
+    assert f"{CHANGED}: " in result.stdout
+    assert str(log) in result.stdout
     assert not (out / MARKER).exists()
     # What has changed is another plan.
     assert restore(dump, out).code == 2

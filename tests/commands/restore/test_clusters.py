@@ -76,9 +76,9 @@ def test_seeded_cluster_has_topics_ids_settings_and_epochs(
 
 def cluster_of(directory: Path) -> ClusterImage:
     """The cluster that the metadata log in a directory says."""
-    found = read_metadata([str(directory)], budget=DecompressionBudget(2**24)).cluster
-    assert found is not None
-    return found
+    result = read_metadata([str(directory)], budget=DecompressionBudget(2**24)).cluster
+    assert result is not None
+    return result
 
 
 def metadata_log(controller: Path) -> Path:
@@ -430,8 +430,8 @@ def test_epoch_of_a_single_broker_comes_from_its_registration(tmp_path: Path, du
 
 def with_brokers(dump: Path, *numbers: int) -> None:
     """Let the metadata log of a dump know more brokers."""
-    found = read_metadata([str(dump)], budget=DecompressionBudget(2**24))
-    (end,) = (each.end_offset for each in found.sources if "__cluster" in each.path)
+    result = read_metadata([str(dump)], budget=DecompressionBudget(2**24))
+    (end,) = (source.end_offset for source in result.sources if "__cluster" in source.path)
     log = logs(dump / "__cluster_metadata-0")[-1]
     records = [
         cluster_record(

@@ -61,8 +61,8 @@ def offsets_in(directory: Path) -> set[int]:
 def ranges(offsets: Iterable[int]) -> list[tuple[int, int]]:
     """Return offsets as ranges, which print shorter."""
     groups = groupby(enumerate(sorted(set(offsets))), lambda each: each[1] - each[0])
-    found = [[offset for _, offset in group] for _, group in groups]
-    return [(each[0], each[-1]) for each in found]
+    result = [[offset for _, offset in group] for _, group in groups]
+    return [(each[0], each[-1]) for each in result]
 
 
 @pytest.mark.parametrize("place", [0, 4, -1])

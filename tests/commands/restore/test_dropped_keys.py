@@ -33,8 +33,8 @@ def rows(root: Path) -> list[dict[str, Any]]:
     table = reader.read_all()
     # There are more of them than Python's times.
     times = table["timestamp"].cast("int64")
-    found = table.set_column(3, "timestamp", times).to_pylist()
-    return [row for row in found if not row["topic"].startswith("__")]
+    result = table.set_column(3, "timestamp", times).to_pylist()
+    return [row for row in result if not row["topic"].startswith("__")]
 
 
 def without_keys(found: list[dict[str, Any]], keys: list[bytes]) -> list[dict[str, Any]]:
@@ -44,9 +44,9 @@ def without_keys(found: list[dict[str, Any]], keys: list[bytes]) -> list[dict[st
 
 def keys_of(root: Path) -> list[bytes]:
     """A seventh of the keys of users' topics, and all of an internal one."""
-    found = {row["key"] for row in rows(root) if not row["is_control"]} - {None}
+    result = {row["key"] for row in rows(root) if not row["is_control"]} - {None}
     groups = kafka_index.read_records(root, topics="__consumer_offsets", columns=["key"])
-    return [*sorted(found)[::_SEVENTH], *set(groups.read_all()["key"].to_pylist())]
+    return [*sorted(result)[::_SEVENTH], *set(groups.read_all()["key"].to_pylist())]
 
 
 def file_of(folder: Path, keys: list[bytes]) -> Path:
@@ -103,12 +103,12 @@ def test_other_records_keep_their_offsets_and_the_dump_is_unchanged(
     assert run.code == 0, run.done.stderr
     assert contents(dump) == before
     assert rows(tmp_path / "out") == without_keys(rows(dump), keys)
-    found = contents(tmp_path / "out")
-    assert {name: found[name] for name in plain_files} == plain_files
+    result = contents(tmp_path / "out")
+    assert {name: result[name] for name in plain_files} == plain_files
     for name in INTERNAL[:2]:
         assert {path.name for path in logs(tmp_path / "out" / name)}
         for log in logs(dump / name):
-            assert found[f"{name}/{log.name}"] == log.read_bytes()
+            assert result[f"{name}/{log.name}"] == log.read_bytes()
     assert "\nsafe" in run_here("predict", "--input", tmp_path / "out").stdout
     assert run_here("verify", "--input", tmp_path / "out").returncode == 0
 
@@ -134,11 +134,11 @@ def test_number_of_dropped_records_is_in_rows_summary_and_runbook(
     assert "records dropped by line of the keys:\n  line 1: " in run.done.stdout
     assert f"no record has the key of {unmatched} line" in run.done.stdout
     page = tmp_path / "restore.html"
-    done = run_here(
+    result = run_here(
         *("restore", "--input", dump, "--output", tmp_path / "paged", "--drop-keys", path),
         *("--report", page),
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert "nothing lost besides the records to drop" in page.read_text()
 
 
@@ -176,7 +176,7 @@ def test_list_of_keys_equals_a_key_file(
         result = kafka_index.restore_dump(dump, output, drop_keys=drop_keys, config=SETTINGS)
         assert result.ok
         assert result.counts["records_dropped"] == sum(
-            each.dropped or 0 for each in result.partitions
+            partition.dropped or 0 for partition in result.partitions
         )
         assert {name: contents(output)[name] for name in plain_files} == plain_files
     for wrong, kind in (([], InputError), (7, ConfigError), ([7], ConfigError)):
@@ -210,8 +210,8 @@ def test_backup_is_restored_without_the_keys(
     dump: Path, keys: list[bytes], tmp_path: Path, part: str
 ) -> None:
     repository = tmp_path / "repository"
-    done = run_here("backup", "--input", dump, "--output", repository)
-    assert done.returncode == 0, done.stderr
+    result = run_here("backup", "--input", dump, "--output", repository)
+    assert result.returncode == 0, result.stderr
     more: list[Argument] = []
     if part == "until":
         times = sorted(row["timestamp"] for row in rows(dump) if row["topic"] == "payments")
@@ -256,15 +256,15 @@ def test_segments_that_lose_all_or_no_records_are_restored(tmp_path: Path) -> No
     source = one_partition(tmp_path, first, second, third, batch(30, b"drop"))
     run = restore(source, tmp_path / "out", "--drop-keys", file_of(tmp_path, [b"drop"]))
     assert run.code == 0, run.done.stderr
-    found = logs(tmp_path / "out/t-0")
-    assert [log.name for log in found] == [log.name for log in logs(source / "t-0")]
-    assert found[0].read_bytes() == first
-    assert found[1].read_bytes() == b""
+    result = logs(tmp_path / "out/t-0")
+    assert [log.name for log in result] == [log.name for log in logs(source / "t-0")]
+    assert result[0].read_bytes() == first
+    assert result[1].read_bytes() == b""
     # The last batch of the log stays, empty, so that the log ends where it did.
     assert run.rows[0]["log_end_offset"] == 31
     assert [row["offset"] for row in rows(tmp_path / "out")] == [*range(10), 20]
     assert run.rows[0]["dropped"] == 20
-    assert found[2].stat().st_mtime_ns == logs(source / "t-0")[2].stat().st_mtime_ns
+    assert result[2].stat().st_mtime_ns == logs(source / "t-0")[2].stat().st_mtime_ns
 
 
 def test_transactions_and_producers_are_kept(tmp_path: Path) -> None:

@@ -99,10 +99,10 @@ def test_full_disks_leave_no_partial_restore_on_which_a_broker_starts(
 
 
 def _used_bytes(disk: Path) -> int:
-    done = subprocess.run(
+    result = subprocess.run(
         ["stat", "-f", "-c", "%b %f %S", str(disk)], check=True, capture_output=True, text=True
     )
-    blocks, free, size = map(int, done.stdout.split())
+    blocks, free, size = map(int, result.stdout.split())
     return (blocks - free) * size
 
 

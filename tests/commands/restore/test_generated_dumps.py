@@ -26,8 +26,8 @@ PARTS = 10
 def test_message_with_an_offset_far_from_its_inner_offsets_is_lost(tmp_path: Path) -> None:
     far = wrapper(1 << 50, 0, [(0, 1)], WRAPPER_CODECS[0])
     write_partition(tmp_path / "dump", {0: far + message(1, 0)})
-    found = restore((tmp_path / "dump",), tmp_path / "out", Salvage.BATCHES)
-    assert found.lost
+    result = restore((tmp_path / "dump",), tmp_path / "out", Salvage.BATCHES)
+    assert result.lost
     assert kept_batches(tmp_path / "out" / NAME) == [message(1, 0)]
 
 

@@ -90,8 +90,8 @@ def clamp(dump: Path, out: Path, *more: str) -> RestoreRun:
 
 
 def committed(directory: Path) -> dict[str, CommittedOffset]:
-    found = read_metadata([str(directory)], budget=DecompressionBudget(2**24)).offsets
-    return {one.group: one for one in found or ()}
+    result = read_metadata([str(directory)], budget=DecompressionBudget(2**24)).offsets
+    return {one.group: one for one in result or ()}
 
 
 def test_offsets_after_the_log_end_are_reported_unchanged(tmp_path: Path, dump: Path) -> None:
@@ -179,14 +179,14 @@ def test_restore_page_agrees_with_the_exit_code(
 ) -> None:
     page = tmp_path / "page.html"
 
-    done = run_here(
+    result = run_here(
         "restore",
         *("--input", dump, "--output", tmp_path / "out", "--config", SETTINGS),
         *("--until", tmp_path / "offsets.csv", "--report", page),
         *options,
     )
 
-    assert done.returncode == {"notable": 0, "bad": 1}[severity], done.stderr
+    assert result.returncode == {"notable": 0, "bad": 1}[severity], result.stderr
     text = page.read_text(encoding="utf-8")
     assert f'<header class="{severity}">' in text
     assert (
@@ -257,9 +257,9 @@ def test_skipped_partition_with_other_replicas_does_not_start_empty() -> None:
     }
     image = ClusterImage(topics={"x": TopicImage("t", "x", partitions)})
 
-    found = partitions_only_here(image, {"node.id": "1", "directory.id": "a"})
+    result = partitions_only_here(image, {"node.id": "1", "directory.id": "a"})
 
-    assert found == {TopicPartition("t", 0)}
+    assert result == {TopicPartition("t", 0)}
 
 
 def test_clamping_without_consumer_offsets_is_rejected(tmp_path: Path, dump: Path) -> None:
@@ -274,14 +274,14 @@ def kill_while_clamping(dump: Path, out: Path, name: str, times: str) -> None:
     """Restore as `clamp` does, in a process that is killed as `_KILLED` says."""
     arguments = ["--input", dump, "--output", out, "--config", SETTINGS, "--clamp-groups"]
     command = ["restore", *arguments, "--until", out.parent / "offsets.csv", "--threads", 1]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _KILLED, name, times, *map(str, command)],
         capture_output=True,
         check=False,
         env=environment(),
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.returncode == -signal.SIGKILL, done.stderr
+    assert result.returncode == -signal.SIGKILL, result.stderr
 
 
 def test_restore_killed_while_clamping_is_completed(tmp_path: Path, dump: Path) -> None:

@@ -52,8 +52,8 @@ def test_legal_topic_names_are_restored_unchanged(root: Path) -> None:
 
     assert run.code == 0, run.done.stderr
     assert run.partitions("restored") == {f"{name}-0" for name in LEGAL}
-    found = {entry.name for entry in (root / "out").iterdir() if entry.is_dir()}
-    assert found == {f"{name}-0" for name in LEGAL}
+    result = {entry.name for entry in (root / "out").iterdir() if entry.is_dir()}
+    assert result == {f"{name}-0" for name in LEGAL}
 
 
 def test_directories_without_a_partition_name_are_not_restored(root: Path) -> None:

@@ -60,8 +60,8 @@ def dump(tmp_path: Path) -> Path:
 def finished(output: Path) -> list[str]:
     """The partitions that the journal of an unfinished restore has."""
     lines = (output / JOURNAL_FILE).read_text().splitlines()
-    found = [json.loads(line)["partition"] for line in lines]
-    return [f"{each['topic']}-{each['partition']}" for each in found]
+    result = [json.loads(line)["partition"] for line in lines]
+    return [f"{each['topic']}-{each['partition']}" for each in result]
 
 
 def test_finished_partitions_are_not_read_again(

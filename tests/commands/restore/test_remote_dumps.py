@@ -29,9 +29,9 @@ def test_dump_in_a_bucket_is_restored_like_a_local_dump(
     dump, uri = places
     restore(dump, tmp_path / "local")
 
-    done = run_here("restore", "--input", uri, "--output", tmp_path / "remote")
+    result = run_here("restore", "--input", uri, "--output", tmp_path / "remote")
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     assert contents(tmp_path / "remote") == contents(tmp_path / "local")
 
 
@@ -45,11 +45,11 @@ def test_output_in_a_bucket_is_rejected(tmp_path: Path) -> None:
 def test_remote_and_local_segments_are_restored_as_one_log(tmp_path: Path, name: str) -> None:
     at = setting(name)
 
-    done = run_here(
+    result = run_here(
         "restore", "--input", at.data, "--tiered", at.remote, "--output", tmp_path / "out"
     )
 
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     prediction = run_here("predict", "--input", tmp_path / "out")
     assert "\nsafe" in prediction.stdout, prediction.stdout
     built = tmp_path / "built"

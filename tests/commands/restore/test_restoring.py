@@ -51,10 +51,10 @@ def test_files_of_partitions_equal_the_files_of_the_broker(tmp_path: Path) -> No
 def test_start_on_the_output_is_predicted_as_safe(tmp_path: Path) -> None:
     restore(DUMP, tmp_path / "out")
 
-    done = run_here("predict", "--input", tmp_path / "out", "--metadata", DUMP)
+    result = run_here("predict", "--input", tmp_path / "out", "--metadata", DUMP)
 
-    assert done.returncode == 0, done.stdout
-    assert "\nsafe" in done.stdout
+    assert result.returncode == 0, result.stdout
+    assert "\nsafe" in result.stdout
 
 
 def test_logs_without_other_files_give_the_same_files_with_new_ids(tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_report_in_the_working_folder_has_its_runbook_next_to_it(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     copy_dump(Path("dump"), "payments-0")
-    done = run_here("restore", "--input", "dump", "--output", "out", "--report", "report.json")
-    assert done.returncode == 0, done.stderr
+    result = run_here("restore", "--input", "dump", "--output", "out", "--report", "report.json")
+    assert result.returncode == 0, result.stderr
     assert sorted(os.listdir()) == ["dump", "out", "report.json", "report.json.runbook.txt"]
     assert Path("out", MARKER).is_file()

@@ -82,8 +82,8 @@ def test_salvage_batches_drops_only_corrupt_batches(tmp_path: Path, dump: Path) 
     assert [row["records"] for row in run.lost] == counts_at(second, 5, 9)
     assert f"{dropped} records lost in 2 ranges" in run.done.stdout
     assert records(tmp_path / "out" / PARTITION) == before - dropped
-    done = run_here("predict", "--input", tmp_path / "out")
-    assert "0 records lost or hidden, 24 offsets missing" in done.stdout
+    result = run_here("predict", "--input", tmp_path / "out")
+    assert "0 records lost or hidden, 24 offsets missing" in result.stdout
 
 
 @pytest.mark.parametrize("salvage", list(Salvage))
@@ -126,19 +126,19 @@ def counts_at(log: Path, *numbers: int) -> list[int]:
 
 def test_batches_after_lost_bytes_are_restored(tmp_path: Path, dump: Path) -> None:
     second = logs(dump / PARTITION)[1]
-    found = places(second)
+    result = places(second)
     data = bytearray(second.read_bytes())
     # The header of one batch, its length above all, and the middle of the next.
-    start = found[5][0]
-    data[start : found[6][0] + 30] = b"\xff" * (found[6][0] + 30 - start)
+    start = result[5][0]
+    data[start : result[6][0] + 30] = b"\xff" * (result[6][0] + 30 - start)
     second.write_bytes(data)
 
     run = restore(dump, tmp_path / "out", "--salvage", "batches")
 
     (lost,) = run.lost
     assert lost["records"] is None
-    assert lost["size_bytes"] == found[5][1] + found[6][1]
-    assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(found) - 2
+    assert lost["size_bytes"] == result[5][1] + result[6][1]
+    assert len(places(logs(tmp_path / "out" / PARTITION)[1])) == len(result) - 2
 
 
 def test_salvage_none_skips_a_damaged_partition(tmp_path: Path, dump: Path) -> None:
@@ -466,7 +466,7 @@ def test_cleanup_policy_of_brokers_comes_from_the_config_as_in_verify(
     restored = restore_dump(dump, tmp_path / "out", config=settings)
     verified = verify(dump, config=settings)
 
-    (lost,) = [one for each in restored.partitions for one in each.lost]
+    (lost,) = [one for partition in restored.partitions for one in partition.lost]
     (gap,) = [row for row in verified.findings if row.kind == "log" and row.file_class == "gap"]
     assert expected in lost.reason
     assert lost.is_known is (policy != "compact")

@@ -58,10 +58,10 @@ def faults(damaged: DamagedHistory, run: RestoreRun, output: Path, salvage: str)
             if row["partition"] == partition.partition
             and (salvage == "prefix" or row["reason_code"] == _UNKNOWN)
         ]
-        found = damaged.faults(partition, *read(output / name), left_out)
+        result = damaged.faults(partition, *read(output / name), left_out)
         if any(name in line for line in open_lines):
-            found = [each for each in found if "stays open" not in each]
-        faults += [f"{name}: {each}" for each in found]
+            result = [each for each in result if "stays open" not in each]
+        faults += [f"{name}: {each}" for each in result]
     return faults
 
 
@@ -95,7 +95,7 @@ def test_replicas_are_restored_to_the_same_committed_records_in_either_order(
         run = restore(first, output, *options)
         assert run.code in (0, 1), run.done.stderr
         assert faults(damaged, run, output, "batches") == []
-        served.append([read(output / each.directory_name) for each in USERS])
+        served.append([read(output / user.directory_name) for user in USERS])
 
     assert served[0] == served[1]
 
@@ -356,7 +356,7 @@ def test_killed_restore_of_missing_markers_is_completed_by_a_second_run(
     damage_batch(log, 1)
     options: dict[str, Any] = {"new_topic_ids": True, "salvage": "batches"}
     once = restore_dump(dump, tmp_path / "once", **options)
-    assert [each.is_edited for each in once.partitions] == [True, False]
+    assert [partition.is_edited for partition in once.partitions] == [True, False]
     with monkeypatch.context() as failing:
         failing.setattr("kafka_index.commands.restore.job.write_root", _fail)
         with pytest.raises(OSError, match="disk"):
@@ -364,7 +364,9 @@ def test_killed_restore_of_missing_markers_is_completed_by_a_second_run(
 
     twice = restore_dump(dump, tmp_path / "twice", **options)
 
-    assert [each.lost for each in twice.partitions] == [each.lost for each in once.partitions]
+    assert [partition.lost for partition in twice.partitions] == [
+        partition.lost for partition in once.partitions
+    ]
     written = [
         {name: data for name, data in contents(root).items() if "metadata" not in name}
         for root in (tmp_path / "once", tmp_path / "twice")

@@ -92,7 +92,9 @@ def test_random_times_are_compared_as_in_python() -> None:
         around = MAY + microseconds // 1000
         times = (*TIMES, around - 1, around, around + 1)
         expected = [
-            each for each in times if _COMPARISONS[symbol](1000 * each, 1000 * MAY + microseconds)
+            time_ms
+            for time_ms in times
+            if _COMPARISONS[symbol](1000 * time_ms, 1000 * MAY + microseconds)
         ]
         assert selected(f"timestamp {symbol} '{text}'", times) == expected, (symbol, text)
 
@@ -315,8 +317,8 @@ def test_condition_compares_keys_and_functions_as_in_sql(
     ]
     batch = pa.RecordBatch.from_pylist(rows, schema=record_schema(CONDITION_COLUMNS))
     matches = ConditionMatcher(Condition.parse(condition)).match(batch)
-    found = [key for key, is_match in zip(keys, matches, strict=True) if is_match]
-    assert found == (keys[1:] if expected == "all" else expected)
+    actual = [key for key, is_match in zip(keys, matches, strict=True) if is_match]
+    assert actual == (keys[1:] if expected == "all" else expected)
 
 
 @pytest.mark.parametrize(

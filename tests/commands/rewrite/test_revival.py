@@ -72,25 +72,27 @@ class Log:
 
     def written(self) -> list[Written]:
         return [
-            each
-            if each.transaction is None
-            else Written(each.offset, each.key, self._outcomes[each.transaction], each.transaction)
-            for each in self.records
+            record
+            if record.transaction is None
+            else Written(
+                record.offset, record.key, self._outcomes[record.transaction], record.transaction
+            )
+            for record in self.records
         ]
 
 
 def revives(records: Sequence[Written], dropped: set[int]) -> bool:
     """Whether any reader sees an older record of a key as its newest, however transactions end."""
-    opened = sorted({each.transaction for each in records if each.outcome == OPEN}, key=str)
+    opened = sorted({record.transaction for record in records if record.outcome == OPEN}, key=str)
     views: list[Iterable[Written]] = [records]
     for committed in itertools.product([True, False], repeat=len(opened)):
         ends = dict(zip(opened, committed, strict=True))
         views.append(
             [
-                each
-                for each in records
-                if each.outcome in (PLAIN, COMMIT)
-                or (each.outcome == OPEN and ends[each.transaction])
+                record
+                for record in records
+                if record.outcome in (PLAIN, COMMIT)
+                or (record.outcome == OPEN and ends[record.transaction])
             ]
         )
     for view in views:
@@ -106,16 +108,16 @@ def is_refused(root: Path, log: Log, dropped: set[int]) -> bool:
     offsets = ", ".join(map(str, sorted(dropped)))
     condition = Condition.parse(f"offset IN ({offsets})")
     plans, _ = plan_rewrite([str(root)], None)
-    found = match(plans[0], "test", settings=RewriteSettings(Selection(condition=condition)))
-    assert found.error is None
-    assert found.match is not None
-    assert found.match.dropped == len(dropped)
-    if found.match.revived is not None:
-        newest, older = found.match.revived
+    result = match(plans[0], "test", settings=RewriteSettings(Selection(condition=condition)))
+    assert result.error is None
+    assert result.match is not None
+    assert result.match.dropped == len(dropped)
+    if result.match.revived is not None:
+        newest, older = result.match.revived
         assert newest in dropped
         assert older not in dropped
         assert older < newest
-    return found.match.revived is not None
+    return result.match.revived is not None
 
 
 def random_log(draw: random.Random, *, leaves_open: bool) -> Log:
@@ -145,7 +147,7 @@ def test_rewrite_that_makes_an_older_value_reappear_is_rejected(
         records = log.written()
         if not records:
             continue
-        offsets = [each.offset for each in records]
+        offsets = [record.offset for record in records]
         dropped = set(draw.sample(offsets, draw.randrange(1, len(offsets) + 1)))
         found, expected = is_refused(tmp_path, log, dropped), revives(records, dropped)
         refusals += expected
@@ -185,7 +187,7 @@ def test_remaining_record_hides_an_older_value_only_if_readers_see_it(
         log.append(b"k", producer, value if is_dropped else b"v")
         if outcome in (COMMIT, ABORT):
             log.end(number + 1, outcome)
-    data = [each.offset for each in log.records]
+    data = [record.offset for record in log.records]
     dropped = {offset for offset, (_, is_dropped) in zip(data, history, strict=True) if is_dropped}
 
     assert is_refused(tmp_path, log, dropped) == refused
@@ -198,7 +200,7 @@ def test_rewrite_is_rejected_exactly_if_readers_of_either_isolation_level_see_ol
     outcomes = set()
     for number in range(sample_size(30, one_in=4)):
         log = random_log(draw, leaves_open=False)
-        dropped = [each.offset for each in log.records if draw.random() < 0.4]
+        dropped = [record.offset for record in log.records if draw.random() < 0.4]
         if not 0 < len(dropped) < len(log.records):
             continue
         source, output = tmp_path / f"in-{number}", tmp_path / f"out-{number}"

@@ -81,8 +81,8 @@ def rows(path: Path) -> list[dict[str, Any]]:
     table = reader.read_all()
     place = COLUMNS.index("timestamp")
     table = table.set_column(place, "timestamp", table["timestamp"].cast("int64"))
-    found: list[dict[str, Any]] = table.to_pylist()
-    return found
+    result: list[dict[str, Any]] = table.to_pylist()
+    return result
 
 
 def batch_rows(path: Path) -> list[dict[str, Any]]:
@@ -150,11 +150,11 @@ def test_rewritten_files_equal_built_files(example: Path, tmp_path: Path) -> Non
         for name, data in contents(tmp_path / "built").items()
         if not name.rpartition("/")[2].startswith(".")
     }
-    found = contents(example)
+    result = contents(example)
     assert built
     for name, data in built.items():
         if not name.startswith("__"):
-            assert found[name] == data, name
+            assert result[name] == data, name
 
 
 def test_internal_topics_are_copied_unchanged(example: Path) -> None:
@@ -214,21 +214,21 @@ def test_rewritten_batch_equals_one_of_the_log_cleaner(tmp_path: Path) -> None:
 def test_rewritten_batch_keeps_its_log_append_time(tmp_path: Path) -> None:
     fields = BatchFields(leader_epoch=0, log_append_time_ms=77)
     records = [Record(1, b"drop"), Record(2, b"k")]
-    found = rows(without_drop(tmp_path, write_record_batch(records, 0, fields)))
+    result = rows(without_drop(tmp_path, write_record_batch(records, 0, fields)))
 
-    assert [(row["offset"], row["timestampType"]) for row in found] == [(1, 1)]
-    assert found[0]["timestamp"] == 77
+    assert [(row["offset"], row["timestampType"]) for row in result] == [(1, 1)]
+    assert result[0]["timestamp"] == 77
 
 
 def test_rewrite_keeps_the_last_batch_of_a_producer_and_the_log_end_offset(tmp_path: Path) -> None:
     log = of_producer(0, 0, b"drop") + of_producer(1, 1, b"drop") + batch(2, b"k", b"drop")
     partition = without_drop(tmp_path, log + batch(4, b"drop"))
 
-    found = [
+    result = [
         (row["base_offset"], row["record_count"], row["base_sequence"], row["max_timestamp_ms"])
         for row in batch_rows(partition)
     ]
-    assert found == [(1, 0, 1, NOW_MS + 1), (2, 1, -1, NOW_MS + 2), (4, 0, -1, NOW_MS + 4)]
+    assert result == [(1, 0, 1, NOW_MS + 1), (2, 1, -1, NOW_MS + 2), (4, 0, -1, NOW_MS + 4)]
     with PartitionLogWriter(partition) as log_:
         assert log_.log_end_offset == 5
         log_.append_as_leader(of_producer(0, 2, b"next"), 0)
@@ -371,11 +371,11 @@ def test_rewritten_checkpoints_do_not_exceed_the_log_end(
     (tmp_path / "in" / checkpoint).write_text(f"0\n1\ntopic 0 {before}\n")
     keys = keys_file(tmp_path, "drop")
     inputs = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--drop-keys", keys)
-    done = run_here("rewrite", *inputs)
+    result = run_here("rewrite", *inputs)
 
     # The records below the high watermark are lost, and the rewrite is written all the same.
-    assert done.returncode == int(before > after)
-    assert (f"topic-0: offsets {after} to {before - 1} are missing" in done.stdout) is (
+    assert result.returncode == int(before > after)
+    assert (f"topic-0: offsets {after} to {before - 1} are missing" in result.stdout) is (
         before > after
     )
     assert (tmp_path / "out" / checkpoint).read_text() == f"0\n1\ntopic 0 {after}\n"
@@ -498,13 +498,13 @@ def test_dropped_keys_are_counted_by_line_and_not_printed(tmp_path: Path) -> Non
     report = tmp_path / "report.json"
     inputs = ("--input", tmp_path / "in", "--output", tmp_path / "out", "--drop-keys", path)
 
-    done = run_here("rewrite", *inputs, "--summary", summary, "--report", report)
+    result = run_here("rewrite", *inputs, "--summary", summary, "--report", report)
 
-    assert "records dropped by line of the keys:\n  line 1: 2\n  line 4: 1\n" in done.stdout
-    assert "no record has the key of 1 line:\n  line 3\n" in done.stdout
+    assert "records dropped by line of the keys:\n  line 1: 2\n  line 4: 1\n" in result.stdout
+    assert "no record has the key of 1 line:\n  line 3\n" in result.stdout
     counts = json.loads(summary.read_text())["counts"]
     assert (counts["keys"], counts["keys_unmatched"]) == (3, 1)
-    said = done.stdout + done.stderr + report.read_text() + summary.read_text()
+    said = result.stdout + result.stderr + report.read_text() + summary.read_text()
     assert not [key for key in ("absent", "person", "7065") if key in said]
 
 
@@ -629,7 +629,7 @@ def test_completed_rewrite_is_reported_again_without_writing(tmp_path: Path) -> 
     keys, report = keys_file(tmp_path, "drop"), tmp_path / "report.json"
     arguments = ("--drop-keys", keys, "--report", report)
     first = refused(tmp_path / "in", tmp_path / "out", *arguments, code=1)
-    found = report.read_bytes()
+    result = report.read_bytes()
     report.unlink()
     # As a broker does that was started on it.
     (tmp_path / "out" / "replication-offset-checkpoint").write_text("0\n1\ngood 0 9\n")
@@ -640,7 +640,7 @@ def test_completed_rewrite_is_reported_again_without_writing(tmp_path: Path) -> 
     assert "finished by an earlier run" in again
     left_out = [[line for line in text.splitlines() if "bad-0" in line] for text in (first, again)]
     assert left_out[0] == left_out[1] != []
-    assert report.read_bytes() == found
+    assert report.read_bytes() == result
     assert contents(tmp_path / "out") == before
     other = refused(tmp_path / "in", tmp_path / "out", "--drop-where", "offset = 0")
     assert "the output belongs to another rewrite" in other

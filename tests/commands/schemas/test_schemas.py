@@ -67,8 +67,8 @@ def test_example_schemas_equal_the_output_of_their_script(
 
 
 def test_example_dump_has_the_schemas_of_its_records() -> None:
-    found = kafka_index.read_schemas(TYPED)
-    assert uses_of(found) == [
+    schemas = kafka_index.read_schemas(TYPED)
+    assert uses_of(schemas) == [
         ("carts", "key", None, UseStatus.NULL, 40),
         ("carts", "value", "id 7", UseStatus.FOUND, 40),
         ("coupons", "key", None, UseStatus.NULL, 7),
@@ -80,7 +80,7 @@ def test_example_dump_has_the_schemas_of_its_records() -> None:
         ("payments", "key", None, UseStatus.UNFRAMED, 60),
         ("payments", "value", "id 6", UseStatus.FOUND, 60),
     ]
-    rows = {(row["subject"], row["version"]): row for row in found.to_arrow().to_pylist()}
+    rows = {(row["subject"], row["version"]): row for row in schemas.to_arrow().to_pylist()}
     order = rows["orders-value", 2]
     assert (order["schema_id"], order["type"], order["state"]) == (8, "AVRO", "live")
     assert (order["compatibility"], order["topic"]) == ("FULL", "orders")
@@ -89,32 +89,32 @@ def test_example_dump_has_the_schemas_of_its_records() -> None:
         {"name": "shop.Customer", "subject": "shop.Customer", "version": 1}
     ]
     assert rows["coupons-value", 1]["state"] == VersionState.DELETED
-    assert found.conclusion.text == (
+    assert schemas.conclusion.text == (
         "8 versions of 7 subjects; all 499 keys and values that name a schema have one"
     )
 
 
 def test_schemas_without_records_option_reads_no_records() -> None:
-    found = kafka_index.read_schemas(TYPED, skip_records=True)
-    assert (found.uses, found.records, found.ok) == ((), None, True)
-    assert found.conclusion.text == "8 versions of 7 subjects; records were not read"
-    topics = {row["subject"]: row["topic"] for row in found.to_arrow().to_pylist()}
+    schemas = kafka_index.read_schemas(TYPED, skip_records=True)
+    assert (schemas.uses, schemas.records, schemas.ok) == ((), None, True)
+    assert schemas.conclusion.text == "8 versions of 7 subjects; records were not read"
+    topics = {row["subject"]: row["topic"] for row in schemas.to_arrow().to_pylist()}
     assert topics["payments-value"] == "payments"
     assert topics["shop.Customer"] is None
 
 
 def test_subject_option_lists_only_this_subject(tmp_path: Path) -> None:
-    found = kafka_index.read_schemas(TYPED, subject="coupons-value", output=tmp_path / "out")
-    assert found.to_arrow()["schema_id"].to_pylist() == [4]
-    assert found.counts["found_uses"] == 7
+    schemas = kafka_index.read_schemas(TYPED, subject="coupons-value", output=tmp_path / "out")
+    assert schemas.to_arrow()["schema_id"].to_pylist() == [4]
+    assert schemas.counts["found_uses"] == 7
     assert len(schemas_of_folder(str(tmp_path / "out"))) == 1
     with pytest.raises(InputError, match="there is no subject 'coupons'"):
         kafka_index.read_schemas(TYPED, subject="coupons")
 
 
 def test_schemas_json_has_versions_topics_and_settings() -> None:
-    done = run_here("schemas", "--input", TYPED, "--json")
-    printed: dict[str, Any] = json.loads(done.stdout)
+    result = run_here("schemas", "--input", TYPED, "--json")
+    printed: dict[str, Any] = json.loads(result.stdout)
     assert printed["settings"][""]["compatibility"] == "BACKWARD"
     assert len(printed["versions"]) == 8
     assert {
@@ -173,28 +173,28 @@ VALUES: dict[str, tuple[list[bytes | None], list[tuple[str | None, UseStatus, in
 def test_schemas_used_by_values_are_counted(tmp_path: Path, case: str) -> None:
     values, expected, is_ok = VALUES[case]
     dump_of(tmp_path, events=[(b"k", value) for value in values])
-    found = kafka_index.read_schemas(tmp_path)
-    own = [use[2:] for use in uses_of(found) if use[1] == "value"]
+    schemas = kafka_index.read_schemas(tmp_path)
+    own = [use[2:] for use in uses_of(schemas) if use[1] == "value"]
     assert all(each in own for each in expected), own
     assert sum(use[2] for use in own) == len(values)
-    assert found.ok == is_ok
-    assert found.outcome is (RunOutcome.DONE if is_ok else RunOutcome.DAMAGE)
+    assert schemas.ok == is_ok
+    assert schemas.outcome is (RunOutcome.DONE if is_ok else RunOutcome.DAMAGE)
 
 
 def test_schema_ids_are_resolved_in_the_given_context(tmp_path: Path) -> None:
     schemas = [*SCHEMAS, schema_record(":.staging:events-value", 1, 3, '"int"')]
     root = dump_of(tmp_path, schemas, events=[(None, framed(3))])
-    done = run_here("schemas", "--input", root)
-    assert done.returncode == 1
-    assert "id 3 in 1 value of events: only context .staging has it" in done.stdout
+    result = run_here("schemas", "--input", root)
+    assert result.returncode == 1
+    assert "id 3 in 1 value of events: only context .staging has it" in result.stdout
     assert kafka_index.read_schemas(root, schema_context=".staging").ok
 
 
 def test_records_of_schemas_beyond_the_counting_limit_are_summed_in_one_row(tmp_path: Path) -> None:
     ids = list(range(10, 10 + 2 * MAX_KEYS))
-    dump_of(tmp_path, events=[(None, framed(each, b"." * (each % 3))) for each in ids])
-    found = kafka_index.read_schemas(tmp_path)
-    values = [use for use in found.uses if use.part == "value"]
+    dump_of(tmp_path, events=[(None, framed(id_, b"." * (id_ % 3))) for id_ in ids])
+    schemas = kafka_index.read_schemas(tmp_path)
+    values = [use for use in schemas.uses if use.part == "value"]
     assert len(values) == MAX_KEYS + 1
     assert values[-1].key is None
     assert sum(use.records for use in values) == len(ids)
@@ -206,10 +206,10 @@ def test_hard_deleted_schema_is_missing_once_the_log_is_compacted(tmp_path: Path
     before = dump_of(tmp_path / "before", schemas, gone=records)
     after = dump_of(tmp_path / "after", [*SCHEMAS, schemas[-1]], gone=records)
     assert kafka_index.read_schemas(before).ok
-    found = run_here("schemas", "--input", after)
-    assert found.returncode == 1
+    result = run_here("schemas", "--input", after)
+    assert result.returncode == 1
     assert "1 schema missing or unusable, such as id 3 in 4 values of gone: no schema has it" in (
-        found.stdout
+        result.stdout
     )
 
 
@@ -233,23 +233,23 @@ BROKEN = {
 def test_unusable_schema_is_damage_only_if_records_use_it(tmp_path: Path, case: str) -> None:
     schemas, reason = BROKEN[case]
     unused = dump_of(tmp_path / "unused", schemas, events=[(None, b"text")])
-    done = run_here("schemas", "--input", unused)
-    assert done.returncode == 0
-    assert reason in done.stdout
+    result = run_here("schemas", "--input", unused)
+    assert result.returncode == 0
+    assert reason in result.stdout
     used = dump_of(tmp_path / "used", schemas, events=[(None, framed(5))])
-    found = kafka_index.read_schemas(used)
-    (use,) = [use for use in found.uses if use.part == "value"]
+    actual = kafka_index.read_schemas(used)
+    (use,) = [use for use in actual.uses if use.part == "value"]
     assert use.status is UseStatus.UNUSABLE
     assert reason in (use.reason or "")
-    assert not found.ok
+    assert not actual.ok
 
 
 def test_malformed_record_of_the_schemas_topic_is_damage(tmp_path: Path) -> None:
     dump_of(tmp_path, [*SCHEMAS, (b"{", b"{")], events=[(None, framed(2))])
-    done = run_here("schemas", "--input", tmp_path)
-    assert done.returncode == 1
-    assert "_schemas-0: offset 2: not a record of a registry" in done.stdout
-    assert "1 record of schemas not understood" in done.stdout
+    result = run_here("schemas", "--input", tmp_path)
+    assert result.returncode == 1
+    assert "_schemas-0: offset 2: not a record of a registry" in result.stdout
+    assert "1 record of schemas not understood" in result.stdout
 
 
 def test_subject_settings_are_printed(tmp_path: Path) -> None:
@@ -259,10 +259,10 @@ def test_subject_settings_are_printed(tmp_path: Path) -> None:
         setting("CONFIG", "orders-value", compatibilityLevel="FULL"),
         delete_subject("orders-key", 1),
     ]
-    done = run_here("schemas", "--input", dump_of(tmp_path, schemas), "--skip-records")
-    assert "registry: mode READONLY" in done.stdout
-    assert "  orders-value: AVRO, version 1 (id 2); compatibility FULL\n" in done.stdout
-    assert "  orders-key: AVRO, version 1 (id 1, deleted)\n" in done.stdout
+    result = run_here("schemas", "--input", dump_of(tmp_path, schemas), "--skip-records")
+    assert "registry: mode READONLY" in result.stdout
+    assert "  orders-value: AVRO, version 1 (id 2); compatibility FULL\n" in result.stdout
+    assert "  orders-key: AVRO, version 1 (id 1, deleted)\n" in result.stdout
 
 
 # ------------------------------------------------------------------------------- sources, output
@@ -279,9 +279,9 @@ def test_written_folder_is_a_source_of_the_same_schemas(tmp_path: Path) -> None:
 @pytest.mark.parametrize("place", [".", "schemas", ".."])
 def test_output_that_overlaps_the_input_is_rejected(tmp_path: Path, place: str) -> None:
     root = dump_of(tmp_path / "data")
-    done = run_here("schemas", "--input", root, "--output", root / place)
-    assert done.returncode == 2
-    assert "the output" in done.stderr
+    result = run_here("schemas", "--input", root, "--output", root / place)
+    assert result.returncode == 2
+    assert "the output" in result.stderr
     assert sorted(path.name for path in root.iterdir()) == ["_schemas-0"]
 
 
@@ -317,15 +317,15 @@ def test_output_equal_to_the_schema_source_is_rejected(tmp_path: Path) -> None:
 
 
 def test_unreachable_registry_is_an_environment_error() -> None:
-    done = run_here("schemas", "--input", TYPED, "--schemas", "http://127.0.0.1:1")
-    assert done.returncode == 3
-    assert "the schema registry does not respond" in done.stderr
+    result = run_here("schemas", "--input", TYPED, "--schemas", "http://127.0.0.1:1")
+    assert result.returncode == 3
+    assert "the schema registry does not respond" in result.stderr
 
 
 def test_input_without_schemas_is_rejected(tmp_path: Path) -> None:
     root = write_topic(tmp_path, "orders", [(None, framed(1))])
-    done = run_here("schemas", "--input", root)
-    assert done.returncode == 2
-    assert "give --schemas a folder of schemas or the URL of a registry" in done.stderr
+    result = run_here("schemas", "--input", root)
+    assert result.returncode == 2
+    assert "give --schemas a folder of schemas or the URL of a registry" in result.stderr
     other = write_topic(tmp_path, "my-schemas", SCHEMAS)
     assert run_here("schemas", "--input", other, "--schemas", "dump:my-schemas").returncode == 0

@@ -123,8 +123,8 @@ def test_stats_by_hour_and_day_equal_the_export(tmp_path: Path, by: str, length_
         FROM (SELECT *, {OF_BATCHES} AS batch_ms FROM {{records}}) GROUP BY ALL ORDER BY ALL
     """  # noqa: S608
     stats = kafka_index.read_stats(DUMP, by=by, topics=topics)
-    found = rows(stats, "topic", "start_timestamp_ms", "records")
-    assert found == exported(DUMP, tmp_path / "out", query, topics)
+    result = rows(stats, "topic", "start_timestamp_ms", "records")
+    assert result == exported(DUMP, tmp_path / "out", query, topics)
     last = {row["topic"]: row["cumulative_bytes"] for row in stats.to_arrow().to_pylist()}
     whole = kafka_index.read_stats(DUMP, topics=topics).to_arrow().to_pylist()
     assert last == {row["topic"]: row["size_bytes"] for row in whole if row["batches"]}
@@ -259,10 +259,10 @@ def test_stats_report_damage(
     write_dump(tmp_path / "data")
     damage(tmp_path / "data")
     for options, said in (((), headers), (("--sizes",), records), (("--keys", "3"), records)):
-        done = run_here("stats", "--input", tmp_path / "data", *options)
-        assert done.returncode == bool(said), done.stdout
-        assert said in done.stdout + done.stderr
-        assert ("checksums were not verified" in done.stdout) is not bool(options)
+        result = run_here("stats", "--input", tmp_path / "data", *options)
+        assert result.returncode == bool(said), result.stdout
+        assert said in result.stdout + result.stderr
+        assert ("checksums were not verified" in result.stdout) is not bool(options)
 
 
 def test_damaged_batch_is_skipped_and_other_batches_are_counted(tmp_path: Path) -> None:

@@ -52,19 +52,19 @@ def damage(data: Path) -> Path:
 
 
 def test_intact_dump_is_exit_code_0_with_a_conclusion(data: Path) -> None:
-    done = run_here("verify", "--input", data)
+    result = run_here("verify", "--input", data)
 
-    assert done.returncode == ExitCode.DONE, done.stderr
-    assert "nothing harmful was found" in done.stdout
+    assert result.returncode == ExitCode.DONE, result.stderr
+    assert "nothing harmful was found" in result.stdout
 
 
 def test_damage_is_exit_code_1_with_file_byte_and_effect(data: Path) -> None:
     path = damage(data)
 
-    done = run_here("verify", "--input", data)
+    result = run_here("verify", "--input", data)
 
-    assert done.returncode == ExitCode.DAMAGE
-    (line,) = [line for line in done.stdout.splitlines() if path.name in line]
+    assert result.returncode == ExitCode.DAMAGE
+    (line,) = [line for line in result.stdout.splitlines() if path.name in line]
     assert "bad_crc at byte" in line
     assert "Consumers cannot read past" in line
 
@@ -72,10 +72,10 @@ def test_damage_is_exit_code_1_with_file_byte_and_effect(data: Path) -> None:
 def test_headers_only_verification_reports_its_limits(data: Path) -> None:
     damage(data)
 
-    done = run_here("verify", "--input", data, "--fast")
+    result = run_here("verify", "--input", data, "--fast")
 
-    assert done.returncode == ExitCode.DONE
-    assert "a wrong checksum" in done.stdout
+    assert result.returncode == ExitCode.DONE
+    assert "a wrong checksum" in result.stdout
 
 
 def test_input_without_segments_is_exit_code_2(tmp_path: Path) -> None:
@@ -118,9 +118,9 @@ def test_built_files_in_another_folder_are_verified(data: Path, tmp_path: Path) 
     index = min((built / PARTITION).glob("*.timeindex"))
     index.write_bytes(b"")
 
-    done = run_here(*given)
-    assert done.returncode == ExitCode.DAMAGE
-    assert str(index) in done.stdout
+    result = run_here(*given)
+    assert result.returncode == ExitCode.DAMAGE
+    assert str(index) in result.stdout
 
 
 def test_diverged_copies_are_exit_code_1(data: Path, tmp_path: Path) -> None:
@@ -132,10 +132,10 @@ def test_diverged_copies_are_exit_code_1(data: Path, tmp_path: Path) -> None:
         content[17] ^= 1  # the checksum of the first batch
         path.write_bytes(content)
 
-    done = run_here("verify", "--input", data, "--against", other)
+    result = run_here("verify", "--input", data, "--against", other)
 
-    assert done.returncode == ExitCode.DAMAGE
-    assert "diverged at offset 2117 under epochs 0 and 0" in done.stdout
+    assert result.returncode == ExitCode.DAMAGE
+    assert "diverged at offset 2117 under epochs 0 and 0" in result.stdout
 
 
 def test_file_name_that_is_not_utf8_is_reported(data: Path, tmp_path: Path) -> None:
@@ -144,9 +144,9 @@ def test_file_name_that_is_not_utf8_is_reported(data: Path, tmp_path: Path) -> N
         pass
     report = tmp_path / "report.parquet"
 
-    done = run_here("verify", "--input", data, "--report", report)
+    result = run_here("verify", "--input", data, "--report", report)
 
-    assert done.returncode == ExitCode.DAMAGE
+    assert result.returncode == ExitCode.DAMAGE
     rows = pq.read_table(report).to_pylist()
     assert [row["class"] for row in rows if row["path"].endswith(".log") and row["harmful"]] == [
         "corrupt"
@@ -163,10 +163,10 @@ def test_log_changed_during_verification_is_reported_as_retriable(
     with path.open("ab") as file:
         file.write(b"x")
     gate.open()
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
-    assert "could not be read, or changed while it was read" in done.stdout
+    assert result.returncode == ExitCode.ENVIRONMENT, result.stdout
+    assert "could not be read, or changed while it was read" in result.stdout
 
 
 def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
@@ -177,9 +177,9 @@ def unprivileged(data: Path, tmp_path: Path) -> tuple[int, str, list[Row]]:
     out.chmod(0o777)
     report = out / "report.parquet"
     arguments = ("--input", data, "--report", report)
-    done = finish(start(*arguments, command_name="verify", privileged=False))
-    assert report.exists(), done.stderr
-    return done.returncode, done.stdout, pq.read_table(report).to_pylist()
+    result = finish(start(*arguments, command_name="verify", privileged=False))
+    assert report.exists(), result.stderr
+    return result.returncode, result.stdout, pq.read_table(report).to_pylist()
 
 
 def of_kind(rows: list[Row], kind: FileKind) -> list[Row]:
@@ -220,8 +220,8 @@ def test_files_without_permission_are_rows_and_the_run_continues(
     code, printed, rows = unprivileged(data, tmp_path)
 
     assert code == ExitCode.ENVIRONMENT, printed
-    found = {row["path"]: (row["class"], row["harmful"], row["retriable"]) for row in rows}
-    assert [found[str(path)] for path in paths] == [(FileClass.UNREADABLE, False, True)] * 4
+    result = {row["path"]: (row["class"], row["harmful"], row["retriable"]) for row in rows}
+    assert [result[str(path)] for path in paths] == [(FileClass.UNREADABLE, False, True)] * 4
     assert of_kind(rows, FileKind.PARTITION)
 
 
@@ -238,8 +238,8 @@ def test_special_file_named_like_an_index_is_damage_without_waiting(
     code, printed, rows = unprivileged(data, tmp_path)
 
     assert code == ExitCode.DAMAGE, printed
-    found = {(row["path"], row["class"], row["harmful"]) for row in rows}
-    assert {(str(path), FileClass.UNREADABLE, True) for path in paths} <= found
+    result = {(row["path"], row["class"], row["harmful"]) for row in rows}
+    assert {(str(path), FileClass.UNREADABLE, True) for path in paths} <= result
     assert of_kind(rows, FileKind.PARTITION)
 
 
@@ -250,10 +250,10 @@ def test_snapshot_that_vanishes_is_retriable(data: Path, tmp_path: Path) -> None
     gate.wait(process)
     path.unlink()
     gate.open()
-    done = finish(process)
+    result = finish(process)
 
-    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
-    assert f"{path.name}: snapshot: unreadable" in done.stdout
+    assert result.returncode == ExitCode.ENVIRONMENT, result.stderr
+    assert f"{path.name}: snapshot: unreadable" in result.stdout
 
 
 def test_report_on_a_full_disk_is_retriable_and_keeps_the_older_one(
@@ -263,35 +263,35 @@ def test_report_on_a_full_disk_is_retriable_and_keeps_the_older_one(
         report = disk / "report.json"
         report.write_text("{}\n")
 
-        done = run_here("verify", "--input", data, "--report", report)
+        result = run_here("verify", "--input", data, "--report", report)
 
-        assert done.returncode == ExitCode.ENVIRONMENT, done.stdout
-        assert "report" in done.stderr
+        assert result.returncode == ExitCode.ENVIRONMENT, result.stdout
+        assert "report" in result.stderr
         assert report.read_text() == "{}\n"
         assert [path.name for path in disk.iterdir()] == [report.name]
 
 
 def test_full_scratch_disk_of_verify_is_retriable(data: Path, tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", "16k") as disk:
-        done = run_program(
+        result = run_program(
             *COMMAND, "verify", "--input", str(data), variables={"TMPDIR": str(disk)}
         )
 
-    assert done.returncode == ExitCode.ENVIRONMENT, done.stderr
-    assert "could not be read, or changed while it was read" in done.stdout
-    assert "harmful file" not in done.stdout
+    assert result.returncode == ExitCode.ENVIRONMENT, result.stderr
+    assert "could not be read, or changed while it was read" in result.stdout
+    assert "harmful file" not in result.stdout
 
 
 def test_harmful_file_reports_expected_and_found(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     (log, *_) = sorted((DUMP / "payments-0").glob("*.timeindex"))
     (data / "payments-0" / log.name).write_bytes(log.read_bytes()[:-1])
-    done = run_here("verify", "--input", data)
+    result = run_here("verify", "--input", data)
     size = log.stat().st_size - 1
     assert (
         f"timeindex: corrupt at byte {size - size % 12}: "
         f"expected a multiple of 12 bytes, found {size} bytes"
-    ) in done.stdout
+    ) in result.stdout
 
 
 #: ``index.interval.bytes`` of the brokers' topics.
@@ -311,10 +311,10 @@ def test_uploaded_segments_are_valid_with_and_without_log_directory(
     at = setting(name)
     local = ("--input", at.data) if has_directory else ()
 
-    done = run_here("verify", *local, *arguments(at))
+    result = run_here("verify", *local, *arguments(at))
 
-    assert done.returncode == ExitCode.DONE, done.stdout
-    assert "identical" in done.stdout
+    assert result.returncode == ExitCode.DONE, result.stdout
+    assert "identical" in result.stdout
 
 
 def test_misleading_uploaded_index_is_reported() -> None:
@@ -324,12 +324,12 @@ def test_misleading_uploaded_index_is_reported() -> None:
     content = path.read_bytes()
     path.write_bytes(content[:-12])
     try:
-        done = run_here("verify", *arguments(at), "--input", at.data)
+        result = run_here("verify", *arguments(at), "--input", at.data)
     finally:
         path.write_bytes(content)
 
-    assert done.returncode == ExitCode.DAMAGE
-    assert "timeindex: incomplete" in done.stdout
+    assert result.returncode == ExitCode.DAMAGE
+    assert "timeindex: incomplete" in result.stdout
 
 
 def classes(found: Verification) -> list[tuple[str, str, FileClass, bool]]:
@@ -372,14 +372,14 @@ def test_unread_entry_is_reported_equally_by_terminal_page_and_exit_code(
         index.symlink_to(tmp_path / index.name)
     page = tmp_path / "page.html"
 
-    done = run_here("verify", "--input", data, "--report", page)
-    found = verify(data)
+    result = run_here("verify", "--input", data, "--report", page)
+    actual = verify(data)
 
-    assert done.returncode == found.outcome.exit_code == 1
-    assert "nothing harmful was found" not in done.stdout
-    conclusion = found.conclusion.text
+    assert result.returncode == actual.outcome.exit_code == 1
+    assert "nothing harmful was found" not in result.stdout
+    conclusion = actual.conclusion.text
     assert "1 entry not read, such as " in conclusion
-    assert conclusion in done.stdout
+    assert conclusion in result.stdout
     text = page.read_text()
     assert f'<h1 id="verdict">{html.escape(conclusion)}</h1>' in text
     assert '<header class="bad">' in text
@@ -389,9 +389,9 @@ def test_headline_counts_the_listed_rows_before_the_next_command(data: Path) -> 
     for path in sorted((data / PARTITION).glob("*.timeindex"))[:2]:
         path.write_bytes(path.read_bytes()[:-1])
 
-    done = run_here("verify", "--input", data)
+    result = run_here("verify", "--input", data)
 
-    title, *rows, _, conclusion, following = done.stdout.splitlines()[-7:]
+    title, *rows, _, conclusion, following = result.stdout.splitlines()[-7:]
     assert title == f"{conclusion}:" == "2 harmful files in 1 of 1 partition:"
     assert len(rows) == 3
     assert following.startswith(f"next: kafka-index restore --input {data} --output ")
@@ -407,9 +407,9 @@ def test_future_timestamps_that_delay_retention_are_a_note(tmp_path: Path, kind:
         log = batch(base_offset, 3, max_timestamp=latest)
         (folder / f"{base_offset:020d}.log").write_bytes(log)
 
-    done = run_here("verify", "--input", tmp_path / "data")
+    result = run_here("verify", "--input", tmp_path / "data")
 
-    assert done.returncode == 0
+    assert result.returncode == 0
     title = "timestamps in the future delay retention by time:"
-    assert (title in done.stdout) is (kind != "now")
-    assert (f"  orders: 1 segment, {len(log)} B" in done.stdout) is (kind != "now")
+    assert (title in result.stdout) is (kind != "now")
+    assert (f"  orders: 1 segment, {len(log)} B" in result.stdout) is (kind != "now")

@@ -108,7 +108,7 @@ def test_vanished_log_is_a_row_of_the_comparison(tmp_path: Path) -> None:
     assert row.file_class is FileClass.UNREADABLE
 
 
-FORMS = {f"{one.magic}-{one.codec}": one for one in read_cleaned_logs()}
+FORMS = {f"{log.magic}-{log.codec}": log for log in read_cleaned_logs()}
 T = 1_700_000_000_000
 
 
@@ -125,10 +125,10 @@ def test_compaction_is_not_a_difference_of_copies(
     after = write_partition(tmp_path / "after", form.after, form.cleaned_to)
     copies = (after, before) if is_first else (before, after)
 
-    done = run_here("verify", "--input", copies[0], "--against", copies[1])
+    result = run_here("verify", "--input", copies[0], "--against", copies[1])
 
-    assert done.returncode == 0, done.stdout
-    assert done.stdout.endswith("no harmful difference was found in 1 partition\n")
+    assert result.returncode == 0, result.stdout
+    assert result.stdout.endswith("no harmful difference was found in 1 partition\n")
 
 
 def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
@@ -138,12 +138,12 @@ def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
     after = write_partition(tmp_path / "after", form.after, form.cleaned_to)
     remove_batches_of_a_segment(after)
 
-    done = run_here("verify", "--input", before, "--against", after)
+    result = run_here("verify", "--input", before, "--against", after)
 
-    assert done.returncode == 1
-    assert "the second copy lacks" in done.stdout
-    assert "from offset 8" in done.stdout
-    assert "harmful differences in 1 of 1 partition:" in done.stdout
+    assert result.returncode == 1
+    assert "the second copy lacks" in result.stdout
+    assert "from offset 8" in result.stdout
+    assert "harmful differences in 1 of 1 partition:" in result.stdout
 
 
 @pytest.mark.parametrize("codec", [0, 1, 4])

@@ -42,9 +42,9 @@ def data(tmp_path: Path) -> Path:
 
 def verified(data: Path, *, fast: bool = False) -> Verification:
     before = {path: path.stat().st_mtime_ns for path in data.rglob("*")}
-    found = verify([data], threads=1, fast=fast)
+    result = verify([data], threads=1, fast=fast)
     assert {path: path.stat().st_mtime_ns for path in data.rglob("*")} == before
-    return found
+    return result
 
 
 def metadata_of(folder: Path, topic_id: str, policy: str) -> Path:
@@ -69,10 +69,10 @@ def metadata_of(folder: Path, topic_id: str, policy: str) -> Path:
 
 def findings(data: Path, *, fast: bool = False) -> list[Finding]:
     """Return the rows of files except for harmless ones."""
-    found = verified(data, fast=fast)
+    result = verified(data, fast=fast)
     return [
         row
-        for row in found.findings
+        for row in result.findings
         if row.kind is not FileKind.PARTITION and row.file_class not in _HARMLESS
     ]
 
@@ -93,17 +93,17 @@ def flip(path: Path, at: int) -> None:
 
 
 def test_files_of_a_stopped_broker_are_valid(data: Path) -> None:
-    found = verified(data)
+    result = verified(data)
 
-    assert not found.is_harmful
+    assert not result.is_harmful
     assert findings(data) == []
-    assert [one.lost for one in found.partitions] == [()] * 3
+    assert [partition.lost for partition in result.partitions] == [()] * 3
 
 
 def test_every_file_has_a_row(data: Path) -> None:
-    found = verified(data)
+    result = verified(data)
 
-    with_rows = {row.path for row in found.findings if row.kind is not FileKind.PARTITION}
+    with_rows = {row.path for row in result.findings if row.kind is not FileKind.PARTITION}
     ignored = {"bootstrap.checkpoint"}
     assert with_rows == {
         str(path) for path in data.rglob("*") if path.is_file() and path.name not in ignored
@@ -114,9 +114,9 @@ def test_wrong_checksum_is_reported_with_its_position_and_lost_offsets(data: Pat
     first = logs(data)[0]
     flip(first, first.stat().st_size - 1)
 
-    found = verified(data)
-    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
-    (log,) = [row for row in found.findings if row.harmful and row.kind is FileKind.LOG]
+    result = verified(data)
+    (one,) = [partition for partition in result.partitions if partition.topic == "app-logs"]
+    (log,) = [row for row in result.findings if row.harmful and row.kind is FileKind.LOG]
     (lost,) = one.lost
 
     assert (log.path, log.file_class) == (str(first), FileClass.BAD_CRC)
@@ -161,10 +161,10 @@ def test_missing_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
 
-    found = verified(data)
-    (one,) = [one for one in found.partitions if one.topic == "app-logs"]
+    result = verified(data)
+    (one,) = [partition for partition in result.partitions if partition.topic == "app-logs"]
     (gap,) = [
-        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+        row for row in result.findings if row.file_class is FileClass.GAP and row.kind == "log"
     ]
 
     assert gap.harmful
@@ -191,10 +191,10 @@ def test_compacted_topics_are_read_from_the_metadata_log(
     assert topic_id is not None
     folder = metadata_of((data if in_dump else tmp_path) / METADATA_LOG, topic_id, policy)
 
-    found = verify([data], topics="app-logs", metadata=None if in_dump else folder, threads=1)
+    result = verify([data], topics="app-logs", metadata=None if in_dump else folder, threads=1)
 
     (gap,) = [
-        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+        row for row in result.findings if row.file_class is FileClass.GAP and row.kind == "log"
     ]
     assert gap.harmful
     assert gap.effect is not None
@@ -215,7 +215,7 @@ def test_broker_default_policy_determines_compacted_topics(
     write_log(tmp_path / METADATA_LOG, log_batch(0, topic))
     properties = {"log.cleanup.policy": setting}
 
-    found = verify(
+    result = verify(
         [data],
         topics="app-logs",
         metadata=tmp_path / METADATA_LOG,
@@ -227,9 +227,9 @@ def test_broker_default_policy_determines_compacted_topics(
     predicted = predict_directories([str(data)], conditions)
 
     (gap,) = [
-        row for row in found.findings if row.file_class is FileClass.GAP and row.kind == "log"
+        row for row in result.findings if row.file_class is FileClass.GAP and row.kind == "log"
     ]
-    (row,) = [each for each in predicted.partitions if each.topic == "app-logs"]
+    (row,) = [partition for partition in predicted.partitions if partition.topic == "app-logs"]
     assert why in (gap.effect or "")
     assert [why in note for note in row.notes if note.startswith("gap: ")] == [True]
 
@@ -258,9 +258,9 @@ def test_cleanup_policy_absent_from_the_metadata_is_unknown(
 def test_topic_id_that_differs_from_the_metadata_is_reported(data: Path, tmp_path: Path) -> None:
     folder = metadata_of(tmp_path / METADATA_LOG, uuid_of(7), "delete")
 
-    found = verify([data], topics="app-logs", metadata=folder, threads=1)
+    result = verify([data], topics="app-logs", metadata=folder, threads=1)
 
-    harmful = [row for row in found.findings if row.topic is not None and row.harmful]
+    harmful = [row for row in result.findings if row.topic is not None and row.harmful]
     assert [(row.kind, row.file_class) for row in harmful[:1]] == [
         (FileKind.METADATA, FileClass.FOREIGN)
     ]
@@ -271,9 +271,9 @@ def test_damaged_metadata_log_of_the_dump_is_not_used(data: Path) -> None:
     folder = metadata_of(data / METADATA_LOG, uuid_of(7), "delete")
     flip(folder / "00000000000000000000.log", -1)
 
-    found = verify([data], topics="app-logs", threads=1)
+    result = verify([data], topics="app-logs", threads=1)
 
-    assert not found.is_harmful
+    assert not result.is_harmful
 
 
 def test_damaged_log_of_the_given_metadata_directory_is_harmful(data: Path, tmp_path: Path) -> None:
@@ -281,9 +281,9 @@ def test_damaged_log_of_the_given_metadata_directory_is_harmful(data: Path, tmp_
     log = folder / "00000000000000000000.log"
     flip(log, -1)
 
-    found = verify([data], metadata=folder, threads=1)
+    result = verify([data], metadata=folder, threads=1)
 
-    assert [row.path for row in found.findings if row.harmful] == [str(log)]
+    assert [row.path for row in result.findings if row.harmful] == [str(log)]
 
 
 def offset_entries(path: Path) -> list[tuple[int, int]]:
@@ -441,8 +441,8 @@ def test_last_snapshot_with_wrong_producers_is_rewritten_after_an_unclean_shutdo
         (data / ".kafka_cleanshutdown").unlink()
 
     now_ms = int(entries["timestamp_ms"].max())
-    found = verify([data], topics="payments", threads=1, now=f"ms:{now_ms}")
-    (row,) = [row for row in found.findings if row.path == str(path)]
+    result = verify([data], topics="payments", threads=1, now=f"ms:{now_ms}")
+    (row,) = [row for row in result.findings if row.path == str(path)]
 
     assert row.file_class in (FileClass.CORRUPT, FileClass.INCOMPLETE)
     assert row.harmful is with_marker
@@ -495,15 +495,17 @@ def test_logs_without_index_files_are_one_line_and_not_damage(data: Path) -> Non
         target.mkdir(parents=True, exist_ok=True)
         shutil.copy(path, target)
 
-    found = verified(lone)
+    result = verified(lone)
 
-    assert not found.is_harmful
+    assert not result.is_harmful
     missing = [
         (row.topic, row.partition, row.kind)
-        for row in found.findings
+        for row in result.findings
         if row.topic is not None and row.file_class is FileClass.MISSING
     ]
-    assert missing == [(one.topic, one.partition, FileKind.INDEX) for one in found.partitions]
+    assert missing == [
+        (partition.topic, partition.partition, FileKind.INDEX) for partition in result.partitions
+    ]
 
 
 @pytest.mark.parametrize(
@@ -531,8 +533,8 @@ def test_partition_row_describes_the_effect_of_a_start(data: Path) -> None:
     _, position = offset_entries(last.with_suffix(".index"))[-1]
     last.write_bytes(last.read_bytes()[: position + 100])
 
-    found = verified(data)
-    row = [row for row in found.findings if row.topic == "app-logs"][-1]
+    result = verified(data)
+    row = [row for row in result.findings if row.topic == "app-logs"][-1]
 
     assert row.kind is FileKind.PARTITION
     assert row.harmful
@@ -581,5 +583,5 @@ def test_partition_row_without_a_topic_id_agrees_with_predict(
     assert row.path == str(data / PARTITION)
     assert effect in (row.effect or "")
     assert "serves offsets" not in (row.effect or "")
-    (one,) = [each for each in predicted.partitions if each.directory == row.path]
+    (one,) = [partition for partition in predicted.partitions if partition.directory == row.path]
     assert one.outcome is outcome

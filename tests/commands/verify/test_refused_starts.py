@@ -54,7 +54,7 @@ def without_logs(name: str) -> Change:
 def property_of(name: str, value: str | None) -> Change:
     def change(data: Path) -> None:
         path = data / "meta.properties"
-        lines = [one for one in path.read_text().splitlines() if not one.startswith(f"{name}=")]
+        lines = [line for line in path.read_text().splitlines() if not line.startswith(f"{name}=")]
         path.write_text("\n".join([*lines, *([] if value is None else [f"{name}={value}"])]) + "\n")
 
     return change
@@ -158,10 +158,10 @@ def refuses(
 ) -> tuple[bool, bool]:
     """Return whether a verification and a prediction report that the broker does not start."""
     directories = directories or sorted(str(path) for path in data.parent.iterdir())
-    found = verify(directories, threads=1, config=properties)
-    rows = found.findings
+    result = verify(directories, threads=1, config=properties)
+    rows = result.findings
     harmful = [row for row in rows if row.harmful]
-    assert found.is_harmful is bool(harmful)
+    assert result.is_harmful is bool(harmful)
     assert all(row.effect for row in harmful)
     conditions = StartConditions(LogConfig(), properties=properties or {})
     predicted = predict_directories(directories, conditions)
@@ -179,9 +179,9 @@ def test_unwritable_snapshot_that_loses_records_is_harmful(data: Path) -> None:
     (data / ".kafka_cleanshutdown").unlink()
     snapshot_directory(data)
 
-    found = verify(data, threads=1)
+    result = verify(data, threads=1)
 
-    harmful = [row for row in found.findings if row.topic is not None and row.harmful]
+    harmful = [row for row in result.findings if row.topic is not None and row.harmful]
     assert {row.path for row in harmful} == {str(data / PARTITION)}
     assert all("loses or hides" in (row.effect or "") for row in harmful)
 
@@ -201,10 +201,10 @@ def test_second_metadata_log_of_a_broker_is_harmful(data: Path) -> None:
     property_of("directory.id", _ID)(log.parent)
 
     def rows() -> list[str]:
-        found = identity_findings(
+        result = identity_findings(
             [CheckedRoot.of(DataDirectory(str(data), tolerated=True))], str(log)
         )
-        return [row.path for row in found if row.harmful]
+        return [row.path for row in result if row.harmful]
 
     assert rows() == [str(data / "__cluster_metadata-0")]
     property_of("node.id", "9")(log.parent)
@@ -218,9 +218,9 @@ def test_metadata_directory_that_is_also_an_input_is_checked_once(data: Path) ->
     shutil.copytree(DUMP / "__cluster_metadata-0", metadata / "__cluster_metadata-0")
     property_of("node.id", "x")(metadata)
 
-    found = verify([str(data), str(metadata)], threads=1, config=settings)
+    result = verify([str(data), str(metadata)], threads=1, config=settings)
 
-    harmful = [row.path for row in found.findings if row.topic is None and row.harmful]
+    harmful = [row.path for row in result.findings if row.topic is None and row.harmful]
     assert harmful == [str(metadata / "meta.properties")]
 
 
@@ -232,13 +232,13 @@ def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
     for path in folder.iterdir():
         (mounted / path.name).symlink_to(f"..data/{path.name}")
 
-    found = verify(mounted, threads=1)
+    result = verify(mounted, threads=1)
 
     # The mounted folder is not a data directory, so its two parents are not of one broker.
-    harmful = {row.path: row.found for row in found.findings if row.topic is None and row.harmful}
+    harmful = {row.path: row.found for row in result.findings if row.topic is None and row.harmful}
     named = "not named like a partition directory"
     assert harmful == {str(mounted / "..data"): named, str(folder): named}
-    assert {os.path.dirname(row.path) for row in found.findings if row.topic is None} == {
+    assert {os.path.dirname(row.path) for row in result.findings if row.topic is None} == {
         str(mounted)
     }
     assert not verify(folder, threads=1).is_harmful

@@ -182,7 +182,7 @@ def _attempt(
         change.result()
     for agent, text in zip(agents, said, strict=True):
         assert agent.returncode in (0, -signal.SIGKILL), text
-    before = {each.name for each in backed.runs}
+    before = {run.name for run in backed.runs}
     repository = open_repository(backed.repository)
     for name, found in sorted(repository.brokers_by_backup().items()):
         if name not in before and repository.complete_manifests(name, found):
@@ -218,9 +218,9 @@ def _change(backed: BackedUpCluster, brokers: Sequence[Broker], client: Client, 
 def _expire(backed: BackedUpCluster) -> None:
     command = (sys.executable, "-m", "kafka_index", "backups", "expire", backed.repository)
     keep = ("--keep-last", "20", *(f"--keep-{each}=0" for each in ("daily", "weekly", "monthly")))
-    done = subprocess.run([*command, *keep], capture_output=True, text=True, check=False)
+    result = subprocess.run([*command, *keep], capture_output=True, text=True, check=False)
     # There is no run yet, or nothing to expire.
-    assert done.returncode in (0, 2), done.stdout + done.stderr
+    assert result.returncode in (0, 2), result.stdout + result.stderr
 
 
 def _agent(backed: BackedUpCluster, home: BrokerFolders) -> list[str]:
@@ -302,7 +302,7 @@ def _restore(
     source = f"backup:{backed.repository}@{point.taken.name}"
     if point.until_ms is not None:
         more = ["--until", f"ms:{point.until_ms}", "--consistent"]
-    done = subprocess.run(
+    result = subprocess.run(
         [
             *(sys.executable, "-m", "kafka_index", "restore", "--quiet"),
             *("--input", source, "--output", str(home.data), "--seed", str(home.metadata)),
@@ -312,7 +312,7 @@ def _restore(
         text=True,
         check=False,
     )
-    assert done.returncode in (0, 1), done.stdout + done.stderr
+    assert result.returncode in (0, 1), result.stdout + result.stderr
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     faults = [
         row
@@ -349,14 +349,14 @@ def _check_acknowledged(
                     one.id.rpartition("-")[2]: one.offset for one in got.records["got"][partition]
                 }
                 records = [
-                    one
-                    for one in records
-                    if latest.get(one.id.rpartition("-")[2], -1) <= one.offset
+                    record
+                    for record in records
+                    if latest.get(record.id.rpartition("-")[2], -1) <= record.offset
                 ]
             elif partition[0] == TRIMMED:
                 records = [one for one in found if one.offset >= starts.get(partition, 0)]
             there = set(got.records["got"][partition])
-            missing = [one for one in records if one not in there]
+            missing = [record for record in records if record not in there]
             assert missing == [], (partition, len(missing), len(records))
 
 

@@ -256,8 +256,8 @@ class Broker:
         ]
         command = self._java(*storage_tool, "-c", str(self._settings_file), *levels)
         with self._log.open("ab") as out:
-            done = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
-        if done.returncode != 0:
+            result = subprocess.run(command, check=False, stdout=out, stderr=subprocess.STDOUT)
+        if result.returncode != 0:
             raise BrokerError(f"the folders were not formatted:\n{self._log_tail()}")
 
     def _log_tail(self) -> str:

@@ -110,23 +110,23 @@ class Client:
 
     def producers(self, topics: Iterable[str]) -> dict[str, set[Producer]]:
         """The states of producers at leaders; keys are names of partition directories."""
-        found: dict[str, set[Producer]] = {}
+        result: dict[str, set[Producer]] = {}
         for line in self._ask("producers", *topics):
             partition, *fields = line.split()
-            of_partition = found.setdefault(partition, set())
+            of_partition = result.setdefault(partition, set())
             if fields:
                 known = [None if field == "-" else int(field) for field in fields]
                 of_partition.add(Producer(*known))  # type: ignore[arg-type]
-        return found
+        return result
 
     def settled_producers(self, partition: str, *, open_transactions: int) -> set[Producer]:
         """Return the producers of a partition once the markers are written."""
         deadline = time.monotonic() + 60
         while True:
-            found = self.producers([partition.rpartition("-")[0]])[partition]
-            still_open = sum(one.current_txn_first_offset is not None for one in found)
+            result = self.producers([partition.rpartition("-")[0]])[partition]
+            still_open = sum(one.current_txn_first_offset is not None for one in result)
             if still_open == open_transactions or time.monotonic() > deadline:
-                return found
+                return result
             time.sleep(0.1)
 
     def open_producer(self, name: str, *, transactional: bool) -> None:
@@ -192,15 +192,15 @@ def program(name: str, *arguments: str) -> list[str]:
 
 def run_program(name: str, *arguments: str) -> str:
     """Run a program of ours that has Kafka's clients, and return what it prints."""
-    done = subprocess.run(
+    result = subprocess.run(
         program(name, *arguments),
         capture_output=True,
         text=True,
         check=False,
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    assert result.returncode == 0, result.stderr[-4000:]
+    return result.stdout
 
 
 def _ensure_classes() -> Path:

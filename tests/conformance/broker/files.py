@@ -84,7 +84,9 @@ def epochs_with_records(checkpoint: Path) -> bytes:
     entries = parse_leader_epoch_checkpoint(checkpoint.read_text(encoding="utf-8"))
     with PartitionLog.open(checkpoint.parent) as log:
         end = log.log_end_offset
-    lines = [f"{one.epoch} {one.start_offset}\n" for one in entries if one.start_offset < end]
+    lines = [
+        f"{entry.epoch} {entry.start_offset}\n" for entry in entries if entry.start_offset < end
+    ]
     return f"0\n{len(lines)}\n{''.join(lines)}".encode()
 
 

@@ -23,13 +23,13 @@ def _with_text(change: Callable[[str], str]) -> Damage:
 
 def _with_fields(**fields: object) -> Damage:
     def change(text: str) -> str:
-        found = json.loads(text)
+        document = json.loads(text)
         for name, value in fields.items():
             if value is None:
-                found.pop(name, None)
+                document.pop(name, None)
             else:
-                found[name] = value
-        return json.dumps(found, separators=(",", ":"))
+                document[name] = value
+        return json.dumps(document, separators=(",", ":"))
 
     return _with_text(change)
 
@@ -38,9 +38,9 @@ def _raw_field(name: str, value: str) -> Damage:
     """Write a value as it stands, which may be no JSON."""
 
     def change(text: str) -> str:
-        found = json.loads(text)
-        found[name] = "VALUE"
-        return json.dumps(found).replace('"VALUE"', value)
+        document = json.loads(text)
+        document[name] = "VALUE"
+        return json.dumps(document).replace('"VALUE"', value)
 
     return _with_text(change)
 

@@ -304,8 +304,8 @@ class RandomDirectory:
             line = lines.pop(at)
         elif kind == "replace" and lines:
             name = line.lstrip("#!").partition("=")[0].strip()
-            found = [i for i, one in enumerate(lines) if one.startswith(name)]
-            lines[found[0] if found else at] = line
+            result = [i for i, one in enumerate(lines) if one.startswith(name)]
+            lines[result[0] if result else at] = line
         elif kind == "other" and others:
             line = draw.choice(others)
             name = line.partition("=")[0]

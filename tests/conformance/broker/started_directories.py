@@ -67,10 +67,10 @@ class Started:
             elif intact is not None:
                 committed, (right, _, times) = offsets_of(words[3]), _committed(intact[name])
                 missing = (right & wanted) - committed - set(range(int(words[4]), max(right) + 1))
-                found = list(map(int, words[5].split(",")))
+                listing = list(map(int, words[5].split(",")))
                 unequal = [
                     (one, other)
-                    for one, other in zip(times, found, strict=True)
+                    for one, other in zip(times, listing, strict=True)
                     if one != other and one in wanted
                 ]
                 if committed - right:
@@ -92,7 +92,9 @@ def topic_fields(cluster: ClusterImage, node_id: int) -> list[str]:
     """Return the metadata of one broker as the reference program takes it for a start."""
     return [
         f"{topic.name}={topic_id}={len(topic.partitions)}={node_id}="
-        + ",".join(topic.partitions[one].directories[0] for one in sorted(topic.partitions))
+        + ",".join(
+            topic.partitions[partition].directories[0] for partition in sorted(topic.partitions)
+        )
         for topic_id, topic in cluster.topics.items()
     ]
 
@@ -113,7 +115,9 @@ def visible(
             if entry and (directory / name).is_dir():
                 starts[name] = max(starts.get(name, 0), int(entry[3]))
     return {
-        name: {one for one in offsets & there.get(name, set()) if one >= starts.get(name, 0)}
+        name: {
+            offset for offset in offsets & there.get(name, set()) if offset >= starts.get(name, 0)
+        }
         for name, offsets in written.items()
     }
 
@@ -129,15 +133,15 @@ def offsets_of(text: str) -> set[int]:
 
 def readable(directories: Iterable[Path]) -> dict[str, set[int]]:
     """Return the offsets of records in sound batches, by the name of the partition directory."""
-    found: dict[str, set[int]] = {}
+    result: dict[str, set[int]] = {}
     for directory in directories:
         for folder in directory.iterdir():
             if folder.is_dir():
-                offsets = found.setdefault(folder.name, set())
+                offsets = result.setdefault(folder.name, set())
                 for path in folder.glob("*.log*"):
                     if path.is_file() and path.suffix in (".log", ".swap"):
                         offsets |= _offsets_in(path.read_bytes())
-    return found
+    return result
 
 
 def times_of(directories: Iterable[Path], count: int = 12) -> list[int]:
@@ -150,8 +154,8 @@ def times_of(directories: Iterable[Path], count: int = 12) -> list[int]:
                 header = _HEADER.unpack_from(data, at)
                 times.add(header[8])
                 at += 12 + header[1]
-    found = sorted(times)
-    return found[:: max(len(found) // count, 1)]
+    result = sorted(times)
+    return result[:: max(len(result) // count, 1)]
 
 
 def _offsets_in(data: bytes) -> set[int]:

@@ -162,7 +162,9 @@ def test_files_of_live_brokers_are_harmful_only_if_a_follower_hides_transactions
             hiding, hidden = entries[row.entry - 1], entries[row.entry]
             assert hiding["producer_id"] == hidden["producer_id"]
             assert hiding["last_stable_offset"] > hidden["first_offset"]
-    unserved = filter(None, (one.unserved for one in kafka_index.predict(follower.data).partitions))
+    unserved = filter(
+        None, (partition.unserved for partition in kafka_index.predict(follower.data).partitions)
+    )
     assert all("in the order of their transaction markers" in text for text in unserved)
 
 
@@ -180,7 +182,7 @@ def test_live_broker_keeps_producers_and_transactions_removed_by_compaction(
             ]
         else:
             ids = [aborted(at / name)["last_offset"] for at in (data, tmp_path)]
-        remembered, ours = (set(each.tolist()) for each in ids)
+        remembered, ours = (set(id_.tolist()) for id_ in ids)
         assert ours <= remembered, name
 
 

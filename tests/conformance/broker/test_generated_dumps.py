@@ -59,14 +59,18 @@ def merge(dumps: dict[str, Dump], root: Path) -> list[Path]:
 def digest(records: Iterable[ConsumedRecord]) -> Digest:
     """The digest of records, as the Java client program computes it."""
     made, count = hashlib.sha256(), 0
-    for each in records:
+    for record in records:
         count += 1
         made.update(
             struct.pack(
-                ">qqii", each.offset, each.timestamp_ms, each.timestamp_type, each.leader_epoch
+                ">qqii",
+                record.offset,
+                record.timestamp_ms,
+                record.timestamp_type,
+                record.leader_epoch,
             )
         )
-        for field in (each.key, each.value):
+        for field in (record.key, record.value):
             made.update(struct.pack(">i", -1 if field is None else len(field)) + (field or b""))
     return Digest(count, made.hexdigest())
 
@@ -82,10 +86,10 @@ def test_consumers_get_the_intact_records_of_generated_dumps(
 
     result = restore_dump(homes, home.data, seeds=[home.metadata], salvage="batches")
 
-    found = {each.partition.topic: each for each in result.partitions}
+    actual = {partition.partition.topic: partition for partition in result.partitions}
     expected: dict[str, dict[str, Digest]] = {isolation: {} for isolation in ISOLATIONS}
     for topic, dump in dumps.items():
-        if found[topic].is_left_out:
+        if actual[topic].is_left_out:
             continue
         write_partition(
             tmp_path / topic / "whole",
@@ -103,10 +107,10 @@ def test_consumers_get_the_intact_records_of_generated_dumps(
             for one in kept
         }
         held = {
-            offset: epochs[each.content]
-            for each in dump.batches
-            if each.content in epochs
-            for offset in range(each.first, each.last + 1)
+            offset: epochs[batch.content]
+            for batch in dump.batches
+            if batch.content in epochs
+            for offset in range(batch.first, batch.last + 1)
         }
         committed = committed_offsets(dump)
         served = [

@@ -62,8 +62,8 @@ class Dump:
 
     def differences(self, root: Path) -> list[str]:
         """Return the files of a restore that was not killed which an output has not, or others."""
-        found = contents(root)
-        return [name for name, data in self.files.items() if found.get(name) != data]
+        result = contents(root)
+        return [name for name, data in self.files.items() if result.get(name) != data]
 
 
 def command(dump: BrokerFolders, root: Path, *more: object) -> list[str]:
@@ -198,7 +198,7 @@ def test_restore_on_spark_that_is_killed_is_completed(
     is_over = process.returncode == 0
     check(reference, dump, root, is_over=is_over)
 
-    done = subprocess.run(given, env=environment(), check=False, capture_output=True, text=True)
+    result = subprocess.run(given, env=environment(), check=False, capture_output=True, text=True)
 
-    assert done.returncode == (2 if is_over else 0), done.stderr
+    assert result.returncode == (2 if is_over else 0), result.stderr
     check(reference, dump, root, is_over=True)

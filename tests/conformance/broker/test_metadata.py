@@ -77,8 +77,8 @@ def written(broker_root: Path) -> Written:
         answer = json.loads(run_program("ClusterState", broker.bootstrap))
         described = describe_groups(broker.bootstrap)
     paths = [str(home.metadata), str(home.data)]
-    found = read_metadata(paths, budget=DecompressionBudget(2**24))
-    return Written(home, answer, found, described)
+    metadata = read_metadata(paths, budget=DecompressionBudget(2**24))
+    return Written(home, answer, metadata, described)
 
 
 def describe_groups(bootstrap: str) -> str:
@@ -157,11 +157,11 @@ def test_configurations_equal_those_described_by_the_broker(written: Written) ->
 
 
 def test_groups_equal_those_listed_by_the_broker(written: Written) -> None:
-    found = {group.name: group.kind for group in written.found.groups or []}
+    result = {group.name: group.kind for group in written.found.groups or []}
 
     # A group that commits nothing but in a transaction that is open exists, too.
-    assert found.items() <= written.answer["groups"].items()
-    assert set(written.answer["groups"]) - set(found) <= {"of-open", "of-aborted"}
+    assert result.items() <= written.answer["groups"].items()
+    assert set(written.answer["groups"]) - set(result) <= {"of-open", "of-aborted"}
 
 
 def test_committed_offsets_equal_those_of_the_broker(written: Written) -> None:
@@ -182,7 +182,7 @@ def test_lag_equals_that_of_kafkas_tool(written: Written) -> None:
         for group, topic, partition, offset, end, lag in (row for row in rows if len(row) == 6)
         if lag.isdecimal()
     }
-    found = kafka_index.read_metadata([written.home.metadata, written.home.data], what="lag")
+    metadata = kafka_index.read_metadata([written.home.metadata, written.home.data], what="lag")
 
     assert {
         (row["group"], row["topic"], row["partition"]): (
@@ -190,7 +190,7 @@ def test_lag_equals_that_of_kafkas_tool(written: Written) -> None:
             row["log_end_offset"],
             row["lag_records"],
         )
-        for row in found.to_arrow().to_pylist()
+        for row in metadata.to_arrow().to_pylist()
     } == printed
     assert {lag for *_, lag in printed.values()} > {0}
 
@@ -231,14 +231,14 @@ def test_every_record_is_decoded_as_kafkas_tool_prints_it(written: Written, topi
         *(tool("java"), "-cp", class_path(), "org.apache.kafka.tools.DumpLogSegments"),
         *("--files", ",".join(segment.log_path for segment in segments), _DECODERS[topic]),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    theirs = [line for line in map(_printed, done.stdout.splitlines()) if line is not None]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    expected = [line for line in map(_printed, result.stdout.splitlines()) if line is not None]
 
     log = TopicLog(segments, DecompressionBudget(2**24))
-    ours = [_decoded(topic, record) for record in log.records() if not record.is_control]
+    actual = [_decoded(topic, record) for record in log.records() if not record.is_control]
 
-    assert Counter(map(json.dumps, ours)) == Counter(map(json.dumps, theirs))
-    assert len(ours) > 0
+    assert Counter(map(json.dumps, actual)) == Counter(map(json.dumps, expected))
+    assert len(actual) > 0
 
 
 def _printed(line: str) -> list[object] | None:

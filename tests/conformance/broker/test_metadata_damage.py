@@ -157,7 +157,9 @@ def test_broker_truncates_its_metadata_log_at_the_predicted_offset(
     before[damaged_at + 60] ^= 1
     log.write_bytes(before)
     predicted = kafka_index.predict(home.data, config=stopped_settings(home))
-    (found,) = (one for one in predicted.partitions if one.topic == "__cluster_metadata")
+    (found,) = (
+        partition for partition in predicted.partitions if partition.topic == "__cluster_metadata"
+    )
 
     with Broker(home, more_settings=SETTINGS):
         pass

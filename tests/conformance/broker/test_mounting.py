@@ -114,11 +114,11 @@ def lookup(data: Path, by: str, queries: list[Query], config: Path) -> list[dict
     asked, answered = (config.with_name(f"{by}s{end}.parquet") for end in ("", "-answered"))
     pq.write_table(table, asked)
     answered.unlink(missing_ok=True)
-    done = run_here(
+    result = run_here(
         *("lookup", "--logs", data, "--queries", asked, "--by", by, "--resolve", "record"),
         *("--output", answered, "--config", config),
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     rows: list[dict[str, object]] = pq.read_table(answered).to_pylist()
     return rows
 

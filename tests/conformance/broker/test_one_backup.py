@@ -102,9 +102,9 @@ class Load:
                 key = str(random.randrange(50)).encode()
                 sent.append((value, await producer.send(topic, value, key, partition)))
         for value, future in sent:
-            found = await future
-            self.acknowledged[found.topic, found.partition].append(
-                (time.time() * 1000, found.offset, value)
+            result = await future
+            self.acknowledged[result.topic, result.partition].append(
+                (time.time() * 1000, result.offset, value)
             )
 
     async def _change(self, admin: Any, turn: int) -> None:
@@ -210,7 +210,7 @@ def test_restored_backup_lacks_erased_keys_and_keeps_other_offsets(tmp_path: Pat
 
 async def _served(bootstrap: str) -> dict[tuple[str, int, int], tuple[bytes | None, bytes]]:
     """Return what a consumer gets of all topics."""
-    found = {}
+    result = {}
     consumer = AIOKafkaConsumer(
         *_TOPICS, bootstrap_servers=bootstrap, auto_offset_reset="earliest", group_id=None
     )
@@ -221,11 +221,11 @@ async def _served(bootstrap: str) -> dict[tuple[str, int, int], tuple[bytes | No
             got = await consumer.getmany(timeout_ms=2_000)
             silent = 0 if got else silent + 1
             for records in got.values():
-                for each in records:
-                    found[each.topic, each.partition, each.offset] = each.key, each.value
+                for record in records:
+                    result[record.topic, record.partition, record.offset] = record.key, record.value
     finally:
         await consumer.stop()
-    return found
+    return result
 
 
 async def _go_on(bootstrap: str) -> None:
@@ -240,7 +240,7 @@ async def _go_on(bootstrap: str) -> None:
 def of_test(repository: Path, run: str) -> list[PartitionBackup]:
     """The partitions of a run whose topics stay."""
     manifest = open_repository(str(repository)).manifest(run, 1)
-    return [each for each in manifest.partitions if each.topic in _TOPICS]
+    return [partition for partition in manifest.partitions if partition.topic in _TOPICS]
 
 
 def check(
@@ -252,7 +252,7 @@ def check(
     manifest = open_repository(str(repository)).manifest(run, 1)
     bounds = {(each.topic, each.partition): each for each in manifest.partitions}
     for topic in _TOPICS:
-        found = records_of(repository, run, topic)
+        result = records_of(repository, run, topic)
         for partition in range(_PARTITIONS):
             at = bounds[topic, partition]
             before = [
@@ -266,7 +266,7 @@ def check(
             for offset, value in before:
                 if offset < at.start_offset:
                     continue
-                stored = found.get((partition, offset))
+                stored = result.get((partition, offset))
                 if stored is None:
                     # A later record of its key has replaced it.
                     assert topic == "profiles"

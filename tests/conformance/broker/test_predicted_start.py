@@ -214,8 +214,8 @@ def ask(home: BrokerFolders, broker_root: Path) -> dict[str, tuple[int, int]]:
     broker = Broker(home, more_settings=NOT_RETAINING)
     with broker, Client(broker.bootstrap, broker_root) as client:
         lines = client.times([(*name, end) for name in NAMES for end in (-2, -1)])
-    found = [int(line.split()[0]) for line in lines]
-    pairs = zip(found[::2], found[1::2], strict=True)
+    result = [int(line.split()[0]) for line in lines]
+    pairs = zip(result[::2], result[1::2], strict=True)
     return {f"{topic}-{n}": pair for (topic, n), pair in zip(NAMES, pairs, strict=True)}
 
 
@@ -228,7 +228,10 @@ def test_directory_starts_as_predicted(
     states = change(home.data, draw, number)
     prediction = predicted(home)
     # A stray partition comes before the empty log that takes its place.
-    expected = {f"{one.topic}-{one.partition}": one for one in reversed(prediction.partitions)}
+    expected = {
+        f"{partition.topic}-{partition.partition}": partition
+        for partition in reversed(prediction.partitions)
+    }
     try:
         answers = ask(home, broker_root)
     except BrokerError:
@@ -253,7 +256,7 @@ def test_retention_deletes_the_predicted_segments(
     broker_root: Path, stopped: BrokerFolders
 ) -> None:
     home = stopped.copy_to(broker_root / "retained")
-    partitions = {one.topic: one for one in predicted(home).partitions}
+    partitions = {partition.topic: partition for partition in predicted(home).partitions}
     sized, aged, kept = (partitions[topic.name] for topic in RETAINED)
     expected = [one.log_start_retained for one in (sized, aged, kept)]
     with (

@@ -103,7 +103,7 @@ def _program(tool: str) -> list[str]:
 
 
 def _printed(folder: Path, *command: str) -> tuple[str, ...]:
-    done = subprocess.run(
+    result = subprocess.run(
         command,
         cwd=folder,
         stdout=subprocess.PIPE,
@@ -112,27 +112,27 @@ def _printed(folder: Path, *command: str) -> tuple[str, ...]:
         check=False,
         timeout=TIMEOUT_SECONDS,
     )
-    return tuple(line.rstrip() for line in done.stdout.splitlines())
+    return tuple(line.rstrip() for line in result.stdout.splitlines())
 
 
 def kcat(broker: Broker, *arguments: object, given: bytes = b"") -> bytes:
     with needing_kafka():
         program = _program(_KCAT)
-    done = subprocess.run(
+    result = subprocess.run(
         [*program, "-b", broker.bootstrap, "-q", *map(str, arguments)],
         input=given,
         capture_output=True,
         check=True,
         timeout=TIMEOUT_SECONDS,
     )
-    return done.stdout
+    return result.stdout
 
 
 def cat(broker: Broker, topic: str, *arguments: object) -> bytes:
     """Print by ``cat`` the logs below the broker that runs."""
-    done = run_here("cat", topic, "--input", broker.home.data, *map(str, arguments))
-    assert done.returncode == 0, done.stderr
-    return done.stdout.encode("utf-8", "surrogateescape")
+    result = run_here("cat", topic, "--input", broker.home.data, *map(str, arguments))
+    assert result.returncode == 0, result.stderr
+    return result.stdout.encode("utf-8", "surrogateescape")
 
 
 def both(
@@ -158,11 +158,11 @@ def both(
 def test_records_of_a_partition_are_printed_as_by_kcat(
     topic: str, partition: int, isolation: str, broker: Broker
 ) -> None:
-    theirs, ours = both(
+    expected, actual = both(
         broker, topic, partition, r"%t %p %o %T %K %S %k %s %h\n", isolation=isolation
     )
-    assert len(theirs) > 10_000
-    assert ours == theirs
+    assert len(expected) > 10_000
+    assert actual == expected
 
 
 @pytest.mark.parametrize(("form", "more"), [*product(FORMATS, ((), ("-Z",)))])
@@ -170,11 +170,11 @@ def test_output_formats_equal_those_of_kcat(
     form: str, more: tuple[str, ...], broker: Broker
 ) -> None:
     # It has keys and values that are null, and headers.
-    theirs, ours = both(
+    expected, actual = both(
         broker, "orders.eu-west", 1, form, of_kcat=("-o", "beginning", *more), of_cat=more
     )
-    assert len(theirs) > 1000
-    assert ours == theirs
+    assert len(expected) > 1000
+    assert actual == expected
 
 
 @pytest.mark.parametrize(
@@ -196,9 +196,9 @@ def test_offset_ranges_select_the_records_of_kcat(
 ) -> None:
     # Its times rise, and no offset is missing.
     topic = "gateway.access-log"
-    theirs, ours = both(broker, topic, 0, r"%o %T %k\n", of_kcat=of_kcat, of_cat=of_cat)
-    assert theirs
-    assert ours == theirs
+    expected, actual = both(broker, topic, 0, r"%o %T %k\n", of_kcat=of_kcat, of_cat=of_cat)
+    assert expected
+    assert actual == expected
 
 
 def test_empty_and_binary_records_are_printed_as_by_kcat(broker: Broker) -> None:
@@ -208,8 +208,8 @@ def test_empty_and_binary_records_are_printed_as_by_kcat(broker: Broker) -> None
     kcat(broker, *to, "-K", ":", *headers, given=given)
     kcat(broker, *to, "-K", ":", "-Z", given=given)
     for form in (r"%o %K %S %k|%s|%h\n", "%R%s", "%s"):
-        theirs, ours = both(
+        expected, actual = both(
             broker, "app-logs", 1, form, of_kcat=("-o", -8), of_cat=("--tail", "-n", 8)
         )
-        assert ours == theirs
-    assert ours == b"valueno key\x1b[31m\x80" * 2
+        assert actual == expected
+    assert actual == b"valueno key\x1b[31m\x80" * 2

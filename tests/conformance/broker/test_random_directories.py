@@ -191,8 +191,8 @@ def consume_from_started_broker(
                 broker.kill()
                 return {}
             with Client(broker.bootstrap, broker_root) as client:
-                found = client.digests("read_uncommitted", [topic.name for topic in TOPICS])
+                result = client.digests("read_uncommitted", [topic.name for topic in TOPICS])
             broker.kill()
     except BrokerError:
         return None
-    return {name: digest.records for name, digest in found.items()}
+    return {name: digest.records for name, digest in result.items()}

@@ -33,8 +33,8 @@ def test_read_records_equals_the_records_of_consumers(
 ) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
-        found = digest(written.leader.data, topic.name, partition, isolation)
-        assert found == expected[f"{topic.name}-{partition}"]
+        actual = digest(written.leader.data, topic.name, partition, isolation)
+        assert actual == expected[f"{topic.name}-{partition}"]
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -44,5 +44,5 @@ def test_records_of_logs_without_indexes_equal_those_of_consumers(
 ) -> None:
     expected = written.digests[isolation]
     for partition in range(topic.partitions):
-        found = digest(logs_without_indexes, topic.name, partition, isolation)
-        assert found == expected[f"{topic.name}-{partition}"]
+        actual = digest(logs_without_indexes, topic.name, partition, isolation)
+        assert actual == expected[f"{topic.name}-{partition}"]

@@ -84,8 +84,8 @@ class Original:
 
 
 def cluster_state(broker: Broker, *mode: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(run_program("ClusterState", broker.bootstrap, *mode))
-    return found
+    document: dict[str, Any] = json.loads(run_program("ClusterState", broker.bootstrap, *mode))
+    return document
 
 
 def ask(broker: Broker, broker_root: Path, state: dict[str, Any]) -> Answers:
@@ -128,13 +128,13 @@ def restore(dump: BrokerFolders, output: Path, config: Path, *more: str) -> list
     report = config.parent / f"{output.parent.name}.json"
     command = [sys.executable, "-m", "kafka_index", "restore", "--config", str(config)]
     paths = ["--input", str(dump.data), str(dump.metadata), "--output", str(output)]
-    done = subprocess.run(
+    result = subprocess.run(
         [*command, *paths, "--report", str(report), *more],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return [json.loads(line) for line in report.read_text().splitlines()]
 
 
@@ -186,9 +186,9 @@ def restored(request: pytest.FixtureRequest, broker_root: Path, original: Origin
         more = ("--cluster", "same", "--metadata-output", str(home.metadata))
         report = restore(original.home, home.data, config, *more)
     before = contents(original.home.root)
-    found = start(home, broker_root, report, with_followers=request.param == "fresh")
+    result = start(home, broker_root, report, with_followers=request.param == "fresh")
     assert contents(original.home.root) == before
-    return found
+    return result
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)
@@ -281,12 +281,12 @@ def test_committed_offsets_of_a_truncated_log_are_its_end(
     report = restore(original.home, home.data, config, *more)
 
     with Broker(home) as broker:
-        found = cluster_state(broker, "answer")["offsets"]
+        result = cluster_state(broker, "answer")["offsets"]
     before = original.answers.state["offsets"]
     clamped = {f"{row['group']} orders-0" for row in report if row["status"] == "clamped"}
     assert clamped == {name for name, one in before.items() if is_beyond(name, one)}
     assert len(clamped) > 1
-    assert found == {
+    assert result == {
         name: one | ({"offset": 5, "leader_epoch": 0} if name in clamped else {})
         for name, one in before.items()
     }

@@ -70,8 +70,8 @@ def _ends(data: Path, topics: tuple[str, ...]) -> dict[str, dict[str, tuple[int,
     for topic in topics:
         for folder in sorted(data.glob(f"{topic}-[0-9]")):
             with PartitionLog.open(folder) as log:
-                found = (log.log_start_offset, log.log_end_offset)
-            ends.setdefault(topic, {})[folder.name.rpartition("-")[2]] = found
+                result = (log.log_start_offset, log.log_end_offset)
+            ends.setdefault(topic, {})[folder.name.rpartition("-")[2]] = result
     return ends
 
 
@@ -167,7 +167,7 @@ def read(written: Written, broker_root: Path) -> Read:
         questions = output / "questions.json"
         questions.write_text(json.dumps(asked), encoding="utf-8")
         program = "tests.conformance.broker.spark_rows"
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-m", program, str(questions), str(output)],
             cwd=ROOT,
             env=environment(),
@@ -176,7 +176,7 @@ def read(written: Written, broker_root: Path) -> Read:
             check=False,
             timeout=_TIMEOUT_SECONDS,
         )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return Read(output, json.loads((output / "errors.json").read_text(encoding="utf-8")))
 
 

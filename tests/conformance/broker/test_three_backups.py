@@ -63,8 +63,8 @@ def own_settings(root: Path) -> dict[int, dict[str, str]]:
 
 def inputs(home: BrokerFolders) -> list[str]:
     """Return all directories of a node."""
-    found = [home.data, home.second, home.metadata]
-    return [str(path) for path in found if path.exists()]
+    result = [home.data, home.second, home.metadata]
+    return [str(path) for path in result if path.exists()]
 
 
 @dataclass
@@ -86,7 +86,7 @@ def back_up(
     kills: Mapping[int, float] | None = None,
 ) -> BackupRound:
     """Back up brokers at once; `kills`: seconds after which their processes are killed."""
-    found = BackupRound(time.time_ns() // 1_000_000, ledger.stat().st_size)
+    result = BackupRound(time.time_ns() // 1_000_000, ledger.stat().st_size)
     processes = {
         node: subprocess.Popen(
             [
@@ -105,11 +105,11 @@ def back_up(
         time.sleep(max(began + after - time.monotonic(), 0))
         if processes[node].poll() is None:
             processes[node].send_signal(signal.SIGKILL)
-            found.killed.add(node)
+            result.killed.add(node)
     for node, process in processes.items():
-        found.outputs[node], _ = process.communicate(timeout=TIMEOUT_SECONDS)
-        found.codes[node] = process.returncode
-    return found
+        result.outputs[node], _ = process.communicate(timeout=TIMEOUT_SECONDS)
+        result.codes[node] = process.returncode
+    return result
 
 
 def random_kills(rng: random.Random, longest_s: float) -> dict[int, float]:
@@ -127,18 +127,18 @@ def complete_backups(repository: Repository) -> Iterator[list[Manifest]]:
 
 def leaders_copies(manifests: Sequence[Manifest]) -> dict[tuple[str, int], PartitionBackup]:
     """Return for each partition the copy of its leader, else the copy that ends furthest."""
-    found: dict[tuple[str, int], PartitionBackup] = {}
-    for each in (each for manifest in manifests for each in manifest.partitions):
+    result: dict[tuple[str, int], PartitionBackup] = {}
+    for each in (partition for manifest in manifests for partition in manifest.partitions):
         key = each.topic, each.partition
         rank = bool(each.is_leader), each.end_offset
-        if key not in found or rank > (bool(found[key].is_leader), found[key].end_offset):
-            found[key] = each
-    return found
+        if key not in result or rank > (bool(result[key].is_leader), result[key].end_offset):
+            result[key] = each
+    return result
 
 
 def check_objects(root: Path, manifests: Sequence[Manifest]) -> None:
     """All objects that manifests name are there, with the bytes that they name."""
-    for each in (each for manifest in manifests for each in manifest.partitions):
+    for each in (partition for manifest in manifests for partition in manifest.partitions):
         assert each.end_offset <= each.high_watermark, each
         for named in each.objects:
             data = (root / each.folder / named.object_name).read_bytes()
@@ -192,13 +192,13 @@ def check(root: Path, rounds: Sequence[BackupRound], ledger: Path, scratch: Path
     repository = open_repository(str(root))
     counts: dict[str, int] = defaultdict(int)
     for manifests in complete_backups(repository):
-        assert is_consistent(manifests), [each.capture for each in manifests]
-        assert max(each.capture.coordinators_captured_ms for each in manifests) <= min(
-            each.capture.others_begun_ms for each in manifests
+        assert is_consistent(manifests), [manifest.capture for manifest in manifests]
+        assert max(manifest.capture.coordinators_captured_ms for manifest in manifests) <= min(
+            manifest.capture.others_begun_ms for manifest in manifests
         )
         check_objects(root, manifests)
-        begun = min(each.capture.begun_ms for each in manifests)
-        before = [each for each in rounds if each.began_ms <= begun]
+        begun = min(manifest.capture.begun_ms for manifest in manifests)
+        before = [round_ for round_ in rounds if round_.began_ms <= begun]
         known = Ledger.read(ledger, before[-1].ledger_bytes)
         for topic, count in check_records(root, manifests, known, scratch).items():
             counts[topic] += count
@@ -232,7 +232,7 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(broker_root: Pat
         expected = {node: -9 if node in each.killed else 0 for node in NODES}
         assert each.codes == expected, each.outputs
     counts = check(repository, rounds, ledger, broker_root / "dumps")
-    undisturbed = sum(not each.killed for each in rounds)
+    undisturbed = sum(not round_.killed for round_ in rounds)
     assert counts.pop("runs") >= undisturbed
     assert set(counts) > {"load.plain", "load.payments", "load.copies"}
     *_, last = complete_backups(open_repository(str(repository)))
@@ -244,7 +244,7 @@ def test_backups_of_three_brokers_have_all_acknowledged_records(broker_root: Pat
         zip(NODES, NODES, strict=True)
     )
     assert all(len(each.directories) == 2 + (each.node_id == 2) for each in last)
-    print(f"{sum(len(each.killed) for each in rounds)} kills, {counts}")
+    print(f"{sum(len(round_.killed) for round_ in rounds)} kills, {counts}")
 
 
 @pytest.mark.skipif(sample_size(10) != 10, reason="make campaign runs it")
@@ -264,8 +264,8 @@ def test_unclean_election_begins_another_history(broker_root: Path) -> None:
     logs: list[Path] = []
 
     def back_up_log(broker: Broker) -> None:
-        found = back_up(homes, repository, nothing)
-        assert set(found.codes.values()) == {0}, found.outputs
+        result = back_up(homes, repository, nothing)
+        assert set(result.codes.values()) == {0}, result.outputs
         folder = broker_root / f"log-{len(logs)}" / f"{_LOOSE.name}-0"
         shutil.copytree(broker.home.data / folder.name, folder)
         logs.append(folder)

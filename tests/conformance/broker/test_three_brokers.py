@@ -129,15 +129,15 @@ def _restore(broker_root: Path, *arguments: object) -> tuple[int, list[dict[str,
     report = broker_root / "report.json"
     report.unlink(missing_ok=True)
     command = ["restore", "--report", report, "--quiet", *arguments]
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "kafka_index", *map(str, command)],
         capture_output=True,
         text=True,
         check=False,
     )
-    text = done.stdout + done.stderr
-    assert done.returncode in (0, 1), text
-    return done.returncode, [json.loads(line) for line in report.read_text().splitlines()], text
+    text = result.stdout + result.stderr
+    assert result.returncode in (0, 1), text
+    return result.returncode, [json.loads(line) for line in report.read_text().splitlines()], text
 
 
 @dataclass(frozen=True)
@@ -283,10 +283,10 @@ def test_groups_are_not_clamped_in_one_of_several_replicas(
     command = ["restore", "--input", home.data, home.metadata, "--cluster", "same"]
     more = ["--output", output, "--metadata-output", f"{output}-metadata", "--all-brokers-restored"]
 
-    done = run_here(*map(str, (*command, *more, "--clamp-groups")))
+    result = run_here(*map(str, (*command, *more, "--clamp-groups")))
 
-    assert done.returncode == 2
-    assert "several" in done.stderr
+    assert result.returncode == 2
+    assert "several" in result.stderr
     assert not output.exists()
 
 
@@ -297,8 +297,8 @@ def _check_lost(loaded: Loaded, way: RestoreMethod, restored: Restored, limits: 
         if row["status"] == "lost" and row["topic"] in NAMES:
             partition = (row["topic"], row["partition"])
             first, last = row["first_offset"], row["last_offset"]
-            found = [one for one in acknowledged[partition] if first <= one.offset <= last]
-            assert [one for one in found if limits.holds(partition, one)] == [], row
+            result = [one for one in acknowledged[partition] if first <= one.offset <= last]
+            assert [one for one in result if limits.holds(partition, one)] == [], row
     statuses = {"restored", "salvaged", "lost", "clamped"}
     # Groups keep their offsets under the old name of a topic.
     statuses |= {"not_renamed"} if way.renamed else set()
@@ -347,7 +347,7 @@ def _check_records(
 
 
 def _last_of_keys(records: Sequence[LoadRecord]) -> list[LoadRecord]:
-    return list({one.id.rpartition("-")[2]: one for one in records}.values())
+    return list({record.id.rpartition("-")[2]: record for record in records}.values())
 
 
 def _check_groups(
@@ -392,10 +392,10 @@ def _check_continued(before: Ledger, ledger: Ledger, after: Ledger) -> None:
     for partition, found in ledger.acknowledged().items():
         got = after.records["got"][partition]
         records = _last_of_keys(found) if partition[0] == PROFILES else found
-        missing = [one for one in records if one not in set(got)]
+        missing = [record for record in records if record not in set(got)]
         assert missing == [], partition
         last = max((one.offset for one in before.records["got"][partition]), default=-1)
-        assert min(one.offset for one in records) > last, partition
+        assert min(record.offset for record in records) > last, partition
 
 
 def _check_copies(after: Ledger, groups: Mapping[tuple[str, str, int], int]) -> None:

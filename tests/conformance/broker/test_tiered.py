@@ -145,9 +145,9 @@ def test_tiered_test_topics_have_mostly_remote_segments(tiered: Tiered) -> None:
 @pytest.mark.parametrize("isolation", ISOLATIONS)
 def test_read_records_equals_the_records_of_consumers(tiered: Tiered, isolation: str) -> None:
     for topic, number in _partitions():
-        found = digest(tiered.data, topic, number, isolation, tiered.options)
+        result = digest(tiered.data, topic, number, isolation, tiered.options)
 
-        assert found == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
+        assert result == tiered.digests[isolation][f"{topic}-{number}"], (topic, number)
 
 
 def test_lookups_of_times_equal_the_offsets_of_the_broker(tiered: Tiered) -> None:
@@ -158,7 +158,7 @@ def test_lookups_of_times_equal_the_offsets_of_the_broker(tiered: Tiered) -> Non
             QueryBatch(pa.array(topics), pa.array(numbers), Keys(np.array(times, np.int64)))
         ).to_arrow()
         assert lookups.drain_findings() == []
-    found = [
+    result = [
         " ".join("-" if each is None else str(each) for each in row)
         for row in zip(
             *(
@@ -169,7 +169,7 @@ def test_lookups_of_times_equal_the_offsets_of_the_broker(tiered: Tiered) -> Non
         )
     ]
 
-    assert list(zip(tiered.queries, found, strict=True)) == list(
+    assert list(zip(tiered.queries, result, strict=True)) == list(
         zip(tiered.queries, tiered.answers, strict=True)
     )
 
@@ -180,11 +180,11 @@ def test_retention_of_tiered_logs_keeps_the_predicted_records(
 ) -> None:
     def stats(data: Path, remote: str, **limits: Any) -> dict[tuple[str, int], dict[str, Any]]:
         options = TieredOptions((remote,))
-        found = kafka_index.read_stats(
+        stats = kafka_index.read_stats(
             data, topics="tiered.*", by="partition", tiered=options, **limits
         )
-        assert found.ok
-        return {(row["topic"], row["partition"]): row for row in found.to_arrow().to_pylist()}
+        assert stats.ok
+        return {(row["topic"], row["partition"]): row for row in stats.to_arrow().to_pylist()}
 
     names = [name for name in _partitions() if name[0] in _REMOTE_NAMES]
     before = stats(tiered.data, tiered.options.uris[0])
@@ -217,12 +217,12 @@ def test_retention_of_tiered_logs_keeps_the_predicted_records(
 
 def test_build_writes_the_index_files_that_were_uploaded(tiered: Tiered, tmp_path: Path) -> None:
     report = tmp_path / "report.json"
-    done = build_here(
+    result = build_here(
         "--input", tiered.data, "--tiered", tiered.options.uris[0], "--output", tmp_path / "out",
         "--report", report,
     )  # fmt: skip
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     assert LogConfig().for_topic("tiered.orders").index_interval_bytes == 4096
     # This broker never restarted, and appended batch by batch, as recovery goes through them.
     assert "stored" not in report.read_text()
@@ -243,8 +243,8 @@ def consumed_rewrite(tiered: Tiered, broker_root: Path) -> dict[str, dict[str, D
 
 
 def _run(*arguments: object) -> None:
-    done = run_here(*map(str, arguments))
-    assert done.returncode == 0, done.stdout + done.stderr
+    result = run_here(*map(str, arguments))
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("isolation", ISOLATIONS)

@@ -69,13 +69,13 @@ def consume(
     with broker, Client(broker.bootstrap, broker_root) as client:
         client.await_in_sync(1, ["t"])
         while True:
-            found = tuple(
+            result = tuple(
                 Consumed(broker.bootstrap, broker_root / "consumed.txt", isolation)
                 for isolation in ("read_uncommitted", "read_committed")
             )
-            is_over = waits_for_end and found[0].ends == found[1].ends
+            is_over = waits_for_end and result[0].ends == result[1].ends
             if is_over or time.monotonic() > end:
-                return found[0], found[1]
+                return result[0], result[1]
             time.sleep(1)
 
 
@@ -94,13 +94,13 @@ def consumed_history(broker_root: Path, request: pytest.FixtureRequest) -> Consu
 def test_consumers_of_a_restored_history_get_committed_records_up_to_its_end(
     consumed_history: ConsumedHistory,
 ) -> None:
-    found = {each.partition: each for each in consumed_history.restored.partitions}
-    assert any(each.is_edited for each in found.values())
+    result = {each.partition: each for each in consumed_history.restored.partitions}
+    assert any(each.is_edited for each in result.values())
     assert consumed_history.committed.ends == consumed_history.everything.ends
     for partition in USERS:
         left_out = [
             range(lost.first_offset or 0, (lost.last_offset or 0) + 1)
-            for lost in found[partition].lost
+            for lost in result[partition].lost
             if lost.code == _UNKNOWN
         ]
         got = consumed_history.committed.offsets[partition]
@@ -127,8 +127,8 @@ def test_offset_of_a_transaction_that_stays_open_is_predicted(
     assert not predicted.ok
     for one in predicted.partitions:
         if one.topic == "t":
-            found = re.search("from offset ([0-9]+) on", one.unserved or "")
-            stays_open = None if found is None else int(found[1])
+            result = re.search("from offset ([0-9]+) on", one.unserved or "")
+            stays_open = None if result is None else int(result[1])
             partition = TopicPartition(one.topic, one.partition)
             assert stays_open == opened[partition]
             if stays_open is not None:

@@ -53,9 +53,9 @@ def stopped(broker_root: Path) -> BrokerFolders:
 
 def stats(home: BrokerFolders, **given: Any) -> dict[tuple[str, int], dict[str, Any]]:
     """The rows of the partitions."""
-    found = kafka_index.read_stats(home.data, topics="kept.*", by="partition", **given)
-    assert found.ok
-    return {(row["topic"], row["partition"]): row for row in found.to_arrow().to_pylist()}
+    result = kafka_index.read_stats(home.data, topics="kept.*", by="partition", **given)
+    assert result.ok
+    return {(row["topic"], row["partition"]): row for row in result.to_arrow().to_pylist()}
 
 
 def log_bytes(home: BrokerFolders) -> dict[tuple[str, int], int]:

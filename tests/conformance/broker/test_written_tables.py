@@ -110,9 +110,11 @@ def consumed_tables(broker_root: Path) -> ConsumedTables:
         client.end("transaction-open", commit=True)
         client.settled_producers("open-0", open_transactions=0)
         names = [_IMPORTED.name, *(each.name for each in _REWRITTEN)]
-        found = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
+        actual = {isolation: client.digests(isolation, names) for isolation in ISOLATIONS}
         of_open = client.digests("read_committed", [_OPEN.name])["open-0"]
-    return ConsumedTables(found, expected, dropped, at_stop, at_start, of_open, 30 + 5 - 20 + 7 + 2)
+    return ConsumedTables(
+        actual, expected, dropped, at_stop, at_start, of_open, 30 + 5 - 20 + 7 + 2
+    )
 
 
 def _rewrite(data: Path) -> None:
@@ -135,7 +137,7 @@ def _import(
     rows = table.append_column("topic", pa.array([_IMPORTED.name] * count))
     pq.write_table(rows.append_column("partition", pa.array([0] * count)), source)
     properties = ("segment.bytes=24000", "compression.type=lz4", "batch.size=2000")
-    options = [word for each in properties for word in ("--property", each)]
+    options = [word for property_ in properties for word in ("--property", property_)]
     result = run_here("import", "--input", source, "--output", data, "--append", *options)
     assert result.returncode == 0, result.stderr
     place = table.schema.get_field_index("leader_epoch")

@@ -154,29 +154,29 @@ class Ledger:
     @classmethod
     def read(cls, path: Path, size: int | None = None) -> Self:
         """Read a ledger, or what it had when it was of a size."""
-        found = cls()
+        result = cls()
         for line in path.read_bytes()[:size].decode().splitlines():
             kind, *fields = line.split("\t")
             if kind == "group":
                 group, topic, number, *rest = fields
                 offset, began, ended = map(int, rest)
-                found.commits[group, topic, int(number)].append((offset, began, ended))
+                result.commits[group, topic, int(number)].append((offset, began, ended))
             elif kind == "end":
                 topic, number, at = fields
-                found.ends[topic, int(number)] = int(at)
+                result.ends[topic, int(number)] = int(at)
             else:
                 topic, number, at, time, crc, name = fields
                 got = LoadRecord(int(at), int(time), int(crc), name)
-                found.records[kind][topic, int(number)].append(got)
-        return found
+                result.records[kind][topic, int(number)].append(got)
+        return result
 
     def acknowledged(self) -> dict[tuple[str, int], list[LoadRecord]]:
         """Return the records that a consumer has to get, by partition and in order."""
-        found: dict[tuple[str, int], list[LoadRecord]] = defaultdict(list)
+        result: dict[tuple[str, int], list[LoadRecord]] = defaultdict(list)
         for kind in ("ack", "commit"):
             for partition, records in self.records[kind].items():
-                found[partition] += records
-        return {partition: sorted(records) for partition, records in found.items()}
+                result[partition] += records
+        return {partition: sorted(records) for partition, records in result.items()}
 
     def count(self) -> dict[str, int]:
         """Return how many of each kind there are, commits of groups included."""
@@ -214,9 +214,9 @@ def await_load(path: Path, more: int, since: int = 0) -> None:
     before = Ledger.read(path, since).count() if since else {}
 
     def is_there() -> bool:
-        found = Ledger.read(path).count() if path.exists() else {}
+        result = Ledger.read(path).count() if path.exists() else {}
         return all(
-            found.get(kind, 0) - before.get(kind, 0) >= more // share
+            result.get(kind, 0) - before.get(kind, 0) >= more // share
             for kind, share in {"ack": 1, "commit": 2, "abort": 4, "group": 30}.items()
         )
 
@@ -246,7 +246,7 @@ def crc_of(name: str) -> int:
 
 def replicas_differ(homes: Sequence[BrokerFolders], topics: Iterable[str]) -> list[str]:
     """Return the partitions whose logs are not the same bytes at every node."""
-    found = []
+    result = []
     for topic in topics:
         for folder in sorted(homes[0].data.glob(f"{topic}-[0-9]*")):
             logs = {
@@ -256,8 +256,8 @@ def replicas_differ(homes: Sequence[BrokerFolders], topics: Iterable[str]) -> li
                 for home in homes
             }
             if len(logs) != 1:
-                found.append(folder.name)
-    return found
+                result.append(folder.name)
+    return result
 
 
 def create_topics(cluster: ThreeBrokerCluster, broker_root: Path) -> None:

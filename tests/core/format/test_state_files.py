@@ -31,5 +31,5 @@ for _ in range(1000):
 
 
 def test_type_first_used_by_several_threads_is_decoded() -> None:
-    done = run_program(sys.executable, "-c", _FIRST_USES)
-    assert (done.returncode, done.stderr) == (0, "")
+    result = run_program(sys.executable, "-c", _FIRST_USES)
+    assert (result.returncode, result.stderr) == (0, "")

@@ -99,8 +99,10 @@ class ReadTests:
             def check(generated: list[tuple[int, int]]) -> None:
                 ranges = sorted((start, min(start + size, len(data))) for start, size in generated)
                 starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
-                found = source.read_ranges(starts, ends)
-                assert [bytes(each) for each in found] == [data[start:end] for start, end in ranges]
+                result = source.read_ranges(starts, ends)
+                assert [bytes(each) for each in result] == [
+                    data[start:end] for start, end in ranges
+                ]
 
             check()
 
@@ -235,8 +237,8 @@ class StoreTests(ReadTests):
 
         entries = place.store.list_directory(place.at("a"))
 
-        found = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
-        assert found == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
+        result = [(entry.path, entry.is_directory, entry.size_bytes) for entry in entries]
+        assert result == [(place.at("a/b"), False, 1), (place.at("a/c"), True, 0)]
 
     def test_recursive_listing_is_sorted_by_path(self, place: StoreDirectory) -> None:
         names = ["a/b", "a-1/b", "a/c/d", "a.b", "b", "a/c-d"]

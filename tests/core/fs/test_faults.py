@@ -38,8 +38,8 @@ def test_reads_and_writes_are_correct_despite_network_faults(s3: S3Server, seed:
             assert b"".join(map(bytes, source.stream())) == data
             starts = list(range(0, len(data), 200_000))
             ends = [min(start + 1000, len(data)) for start in starts]
-            found = source.read_ranges(starts, ends)
-            assert [bytes(each) for each in found] == [
+            result = source.read_ranges(starts, ends)
+            assert [bytes(each) for each in result] == [
                 data[start:end] for start, end in zip(starts, ends, strict=True)
             ]
         assert _names(store, f"{root}/a") == sorted(name[2:] for name in written)

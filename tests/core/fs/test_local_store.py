@@ -80,14 +80,14 @@ def test_file_deleted_during_a_listing_does_not_hide_other_files(
 
     @contextmanager
     def removing(path: str) -> Iterator[list[os.DirEntry[str]]]:
-        with scandir(path) as found:
-            entries = list(found)
+        with scandir(path) as result:
+            entries = list(result)
         (tmp_path / "b").unlink()
         yield entries
 
     monkeypatch.setattr(os, "scandir", removing)
-    found = store_of(str(tmp_path)).list_directory(str(tmp_path))
-    assert [each.path for each in found] == [str(tmp_path / "a")]
+    result = store_of(str(tmp_path)).list_directory(str(tmp_path))
+    assert [each.path for each in result] == [str(tmp_path / "a")]
 
 
 def test_hard_linked_leftover_of_a_killed_run_stays_unchanged(tmp_path: Path) -> None:

@@ -19,12 +19,12 @@ ROOM = 256 * 1024
 @contextmanager
 def small_file_system(path: Path) -> Iterator[None]:
     """A file system of 256 KiB, where we may mount one."""
-    done = subprocess.run(
+    result = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={ROOM}", "tmpfs", str(path)],
         capture_output=True,
         check=False,
     )
-    if done.returncode:
+    if result.returncode:
         pytest.skip("only root can mount a file system; the limit of a process is tested")
     try:
         yield

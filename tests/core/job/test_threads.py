@@ -38,8 +38,8 @@ def collect(found: Iterable[int], seen: list[int]) -> None:
 def test_ordered_results_keep_the_order_of_tasks(threads: int) -> None:
     works = range(200)
     with ThreadEngine(threads).start("test") as workers:
-        found = workers.run(works, double, sizes=works, what="{} works", ordered=True)
-        assert list(found) == [2 * work for work in works]
+        result = workers.run(works, double, sizes=works, what="{} works", ordered=True)
+        assert list(result) == [2 * work for work in works]
         assert sorted(workers.run(works, double, sizes=works, what="")) == [2 * n for n in works]
 
 
@@ -52,10 +52,10 @@ def test_unordered_results_arrive_as_completed() -> None:
         return work
 
     with ThreadEngine(2).start("test") as workers:
-        found = workers.run(range(4), wait_for_others, sizes=[1] * 4, what="")
-        assert {next(found) for _ in range(3)} == {1, 2, 3}
+        result = workers.run(range(4), wait_for_others, sizes=[1] * 4, what="")
+        assert {next(result) for _ in range(3)} == {1, 2, 3}
         gate.set()
-        assert list(found) == [0]
+        assert list(result) == [0]
 
 
 def test_started_tasks_are_bounded_per_thread() -> None:
@@ -66,9 +66,9 @@ def test_started_tasks_are_bounded_per_thread() -> None:
         return work
 
     with ThreadEngine(3).start("test") as workers:
-        found = workers.run(range(100), begin, sizes=[1] * 100, what="", ordered=True)
-        assert next(found) == 0
-        found.close()
+        result = workers.run(range(100), begin, sizes=[1] * 100, what="", ordered=True)
+        assert next(result) == 0
+        result.close()
     assert len(begun) <= 7
 
 
@@ -104,9 +104,9 @@ def test_results_of_running_tasks_precede_the_error() -> None:
 
     seen: list[int] = []
     with ThreadEngine(2).start("test") as workers:
-        found = workers.run(range(100), fail_at_first, sizes=[1] * 100, what="")
+        result = workers.run(range(100), fail_at_first, sizes=[1] * 100, what="")
         with pytest.raises(OSError, match="no space"):
-            collect(found, seen)
+            collect(result, seen)
     assert seen[0] == 1
     assert len(seen) < 50
 
@@ -121,8 +121,8 @@ def test_threads_of_an_abandoned_run_end_with_its_context() -> None:
         return number
 
     with ThreadEngine(2).start("left") as workers:
-        found = workers.run(range(100), work, sizes=[1] * 100, what="")
-        next(found)
+        result = workers.run(range(100), work, sizes=[1] * 100, what="")
+        next(result)
         begun.wait()
     count = len(ended)
     assert not [each for each in threading.enumerate() if each.name.startswith("left")]
@@ -137,9 +137,9 @@ def test_results_of_running_tasks_precede_a_signal() -> None:
 
     seen: list[int] = []
     with ThreadEngine(1).start("test") as workers:
-        found = workers.run(range(100), interrupt, sizes=[1] * 100, what="")
+        result = workers.run(range(100), interrupt, sizes=[1] * 100, what="")
         with pytest.raises(KeyboardInterrupt):
-            collect(found, seen)
+            collect(result, seen)
     assert seen == list(range(len(seen)))
     assert len(seen) < 100
 

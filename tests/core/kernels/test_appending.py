@@ -154,18 +154,18 @@ def test_append_plan_equals_the_reference_implementation(
     ends = np.cumsum([len(append) for append in appends])
 
     def plan() -> None:
-        found = plan_for_segment(table(appends), ends, 0, limits, new_growth(0), may_roll=True)
-        taken = appends[: found.next_append]
+        result = plan_for_segment(table(appends), ends, 0, limits, new_growth(0), may_roll=True)
+        taken = appends[: result.next_append]
         append_all(model, taken)
-        assert found.must_roll == (len(taken) < len(appends))
-        if found.must_roll:
+        assert result.must_roll == (len(taken) < len(appends))
+        if result.must_roll:
             assert model.should_roll(appends[len(taken)], NOW_MS)
-        assert found.state[GROWTH_SIZE] == model.size
-        offsets = table(appends).columns.last_offset[found.rows]
-        entries = zip(offsets.tolist(), found.positions_bytes.tolist(), strict=True)
+        assert result.state[GROWTH_SIZE] == model.size
+        offsets = table(appends).columns.last_offset[result.rows]
+        entries = zip(offsets.tolist(), result.positions_bytes.tolist(), strict=True)
         assert list(entries) == model.offset_entries
-        times = zip(found.timestamps_ms.tolist(), found.timestamp_offsets.tolist(), strict=True)
-        kept = [one for one in dict.fromkeys(times) if one[0] >= 0]
+        times = zip(result.timestamps_ms.tolist(), result.timestamp_offsets.tolist(), strict=True)
+        kept = [fromkey for fromkey in dict.fromkeys(times) if fromkey[0] >= 0]
         assert kept == model.time_entries
 
     try:
@@ -209,7 +209,7 @@ def test_largest_timestamp_is_computed_from_the_records() -> None:
         built.batch(0, 2, timestamps=[8, 8], payload=b"\x00" * 4),
     ]
     data = np.frombuffer(b"".join(batches), np.uint8)
-    sizes = np.array([len(one) for one in batches])
+    sizes = np.array([len(batch) for batch in batches])
     positions = np.concatenate([[0], sizes.cumsum()[:-1]])
     counts = np.array([2, 1, 1, 2, 2])
     largest, codes = np.empty((2, 5), np.int64)

@@ -152,7 +152,7 @@ def test_shared_scan_to_timestamps_equals_single_scans(log: Log, data: st.DataOb
     starting = data.draw(st.sampled_from(all_offsets(log)[1:-1]))
     targets = sorted(data.draw(st.lists(st.integers(0, 14), max_size=30)))
     entries = [seek_model.floor_time(times, target, 0) for target in targets]
-    floors = [seek_model.floor_offset(offsets, max(one.offset, starting), 0) for one in entries]
+    floors = [seek_model.floor_offset(offsets, max(entry.offset, starting), 0) for entry in entries]
     walked = seek_times(log, targets, entries, floors, starting)
     expected = [
         time_answer(log, floor.position, target, starting)
@@ -167,7 +167,7 @@ def test_index_entry_of_an_intact_log_changes_no_timestamp_answer(log: Log, inte
     offsets, times = seek_model.index_of(log.headers, interval)
     targets = list(range(14))
     entries = [seek_model.floor_time(times, target, 0) for target in targets]
-    floors = [seek_model.floor_offset(offsets, one.offset, 0) for one in entries]
+    floors = [seek_model.floor_offset(offsets, entry.offset, 0) for entry in entries]
     assert seek_times(log, targets, entries, floors).batches == [
         time_answer(log, 0, target) for target in targets
     ]
@@ -222,12 +222,12 @@ def test_offset_entry_ends_at_the_batch_with_its_offset(log: Log, data: st.DataO
         return
     begin = data.draw(st.integers(0, len(headers) - 1))
     offset = data.draw(st.integers(0, 60))
-    found = batch_seek.entry_end(
+    result = batch_seek.entry_end(
         address_of(log.array), len(log.data), headers[begin].position, offset
     )
-    ends = [one.position for one in headers[begin:] if one.last_offset == offset]
+    ends = [header.position for header in headers[begin:] if header.last_offset == offset]
     # Which of the two it is depends on what stands in the way first.
-    assert found == ends[0] if ends else found in (batch_header.AT_END, batch_header.AT_DAMAGE)
+    assert result == ends[0] if ends else result in (batch_header.AT_END, batch_header.AT_DAMAGE)
 
 
 @settings(max_examples=sample_size(100, one_in=4))
@@ -238,31 +238,31 @@ def test_largest_timestamp_after_a_batch_is_its_first_occurrence(
     headers = log.headers
     begin = data.draw(st.integers(0, len(headers)))
     start = headers[begin].position if begin < len(headers) else len(log.data)
-    later = [one for one in headers[begin:] if one.max_timestamp > -1]
+    later = [header for header in headers[begin:] if header.max_timestamp > -1]
     expected = max(
         ((one.max_timestamp, one.last_offset) for one in later),
         key=lambda pair: pair[0],
         default=(-1, -1),
     )
-    found = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), start)
-    assert found == (*expected, len(log.data))
+    actual = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), start)
+    assert actual == (*expected, len(log.data))
 
 
 def test_largest_timestamp_after_a_batch_is_the_one_before_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
-    found = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), 0)
-    assert found == (5, 2, len(batch(0)))
+    result = batch_seek.largest_timestamp_after(address_of(log.array), len(log.data), 0)
+    assert result == (5, 2, len(batch(0)))
 
 
 @settings(max_examples=sample_size(100, one_in=4))
 @given(logs(), st.integers(-3, 12))
 def test_first_batch_with_exactly_the_timestamp_is_found(log: Log, timestamp: int) -> None:
-    same = [one.position for one in log.headers if one.max_timestamp == timestamp]
-    found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
-    assert found == (same[0] if same else batch_header.AT_END)
+    same = [header.position for header in log.headers if header.max_timestamp == timestamp]
+    result = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, timestamp)
+    assert result == (same[0] if same else batch_header.AT_END)
 
 
 def test_search_for_an_exact_timestamp_ends_at_damage() -> None:
     log = Log(batch(0, max_timestamp=5) + batch(3, max_timestamp=9, length=0))
-    found = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
-    assert found == batch_header.damage_at(len(batch(0)))
+    result = batch_seek.first_with_timestamp(address_of(log.array), len(log.data), 0, 9)
+    assert result == batch_header.damage_at(len(batch(0)))

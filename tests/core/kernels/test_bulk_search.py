@@ -87,7 +87,7 @@ def find(
 ) -> list[Entry]:
     """The answers in their rows, ascending targets given."""
     data = layout.packed(entries)
-    found = np.full((2, len(targets)), UNTOUCHED, np.int64)
+    array = np.full((2, len(targets)), UNTOUCHED, np.int64)
     find_entries(
         np.uint64(data.ctypes.data),
         len(entries),
@@ -98,10 +98,10 @@ def find(
         missing_key,
         np.array(targets, np.int64),
         np.array(range(len(targets)) if rows is None else rows, np.int64),
-        found[0],
-        found[1],
+        array[0],
+        array[1],
     )
-    return list(zip(found[0].tolist(), found[1].tolist(), strict=True))
+    return list(zip(array[0].tolist(), array[1].tolist(), strict=True))
 
 
 # -------------------------------------------------------------------------------- galloping
@@ -154,7 +154,7 @@ def test_bulk_lookup_adds_the_base_offset_to_found_entries(
         for slot in slots
     ]
     absolute = [target + key_base for target in targets]
-    found = find(
+    actual = find(
         layout,
         entries,
         absolute,
@@ -162,14 +162,14 @@ def test_bulk_lookup_adds_the_base_offset_to_found_entries(
         value_base=value_base,
         missing_key=missing,
     )
-    assert found == expected
+    assert actual == expected
 
 
 @given(st.permutations(range(12)))
 def test_answers_are_written_to_the_rows_of_their_targets(rows: list[int]) -> None:
     entries = [(10 * number, number) for number in range(12)]
-    found = find(OFFSETS, entries, [10 * number for number in range(12)], rows=rows)
-    assert [found[row] for row in rows] == entries
+    result = find(OFFSETS, entries, [10 * number for number in range(12)], rows=rows)
+    assert [result[row] for row in rows] == entries
 
 
 def test_bulk_lookup_in_an_empty_index_finds_nothing() -> None:
@@ -178,10 +178,10 @@ def test_bulk_lookup_in_an_empty_index_finds_nothing() -> None:
 
 def test_rows_that_are_not_requested_are_unchanged() -> None:
     data = OFFSETS.packed([(1, 2)])
-    found = np.full((2, 3), UNTOUCHED, np.int64)
+    array = np.full((2, 3), UNTOUCHED, np.int64)
     target, row = np.array([5], np.int64), np.array([1], np.int64)
-    find_entries(np.uint64(data.ctypes.data), 1, 8, 4, 0, 0, 0, target, row, found[0], found[1])
-    assert found.tolist() == [[UNTOUCHED, 1, UNTOUCHED], [UNTOUCHED, 2, UNTOUCHED]]
+    find_entries(np.uint64(data.ctypes.data), 1, 8, 4, 0, 0, 0, target, row, array[0], array[1])
+    assert array.tolist() == [[UNTOUCHED, 1, UNTOUCHED], [UNTOUCHED, 2, UNTOUCHED]]
 
 
 # ---------------------------------------------------------------------------------- padding

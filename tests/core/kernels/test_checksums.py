@@ -135,14 +135,14 @@ _REPORT = (
 
 
 def report(method: str) -> list[str]:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _REPORT],
         env={**os.environ, checksums.METHOD_VARIABLE: method},
         capture_output=True,
         text=True,
         check=True,
     )
-    return done.stdout.split()
+    return result.stdout.split()
 
 
 @pytest.mark.parametrize("method", checksums.crc32c_methods())

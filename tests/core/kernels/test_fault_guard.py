@@ -93,8 +93,8 @@ def test_release_of_a_guard_without_slot_keeps_the_slot_of_its_owner(path: Path)
 
 
 def test_guard_is_reinstalled_after_a_replaced_signal_handler(path: Path) -> None:
-    done = run(_REINSTALL, path)
-    assert (done.returncode, done.stdout) == (0, "0 True\n"), done.stderr
+    result = run(_REINSTALL, path)
+    assert (result.returncode, result.stdout) == (0, "0 True\n"), result.stderr
 
 
 def test_fault_in_a_foreign_map_ends_the_process(path: Path) -> None:

@@ -102,7 +102,7 @@ def search(
 ) -> tuple[list[Answer], list[int]]:
     """The answers, and which batches had to be unpacked."""
     data = np.frombuffer(log.data, np.uint8)
-    found = np.full((finder.FOUND_ROWS, len(targets)), UNTOUCHED, np.int64)
+    array = np.full((finder.FOUND_ROWS, len(targets)), UNTOUCHED, np.int64)
     state = finder.new_state()
     given, memory = EMPTY_SECTION, NOTHING
     opened = []
@@ -116,7 +116,7 @@ def search(
             longs(batches),
             tuple(given),
             state,
-            found,
+            array,
         )
         if code == finder.FIND_DONE:
             break
@@ -126,7 +126,7 @@ def search(
         given, memory = section_of(records)
         state[finder.STATE_FAULT] = finder.FAULT_NONE if whole else finder.FAULT_RECORD
     assert len(memory) == int(given.end - given.start)
-    rows = [tuple(column) for column in found.T.tolist()]
+    rows = [tuple(column) for column in array.T.tolist()]
     return [row if row[0] >= 0 else row[:1] for row in rows], opened
 
 
@@ -143,12 +143,12 @@ def answer(log: Log, start: int, target: int, starting_offset: int | None) -> An
     if start < 0:
         return (start,)
     try:
-        found = seek_model.search_record(
+        result = seek_model.search_record(
             log.data, start, target, log.given, starting_offset=starting_offset
         )
     except Damage as damage:
         return (int(batch_header.damage_at(damage.position)),)
-    return (batch_header.AT_END,) if found is None else tuple(found)
+    return (batch_header.AT_END,) if result is None else tuple(result)
 
 
 def damaged(data: st.DataObject, log: Log) -> Log:

@@ -175,7 +175,7 @@ def test_damage_encodes_its_position(position: int) -> None:
 
 @given(logs(), st.data())
 def test_headers_are_read_at_known_positions_only(log: Log, data: st.DataObject) -> None:
-    by_position = {one.position: one for one in log.headers}
+    by_position = {header.position: header for header in log.headers}
     asked = data.draw(st.lists(st.sampled_from([-1, -2, -40, *by_position])))
     fields = np.full((3, len(asked)), UNTOUCHED, np.int64)
     batch_header.read_batch_fields(

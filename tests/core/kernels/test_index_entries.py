@@ -77,9 +77,9 @@ def test_keys_are_sorted_stably_by_their_high_bits(low_bits: int, high_bits: int
     generated = np.random.default_rng(high_bits).integers(0, 1 << (low_bits + high_bits), 3000)
     expected = sorted(generated.tolist(), key=lambda key: key >> low_bits)
 
-    found = radix_sort(generated.copy(), np.empty_like(generated), low_bits, high_bits)
+    actual = radix_sort(generated.copy(), np.empty_like(generated), low_bits, high_bits)
 
-    assert found.tolist() == expected
+    assert actual.tolist() == expected
 
 
 def test_adjacent_queries_with_the_same_result_share_a_scan() -> None:
@@ -98,11 +98,11 @@ def test_shared_results_are_returned_in_query_order(answers: int) -> None:
     runs = np.array([0, 0, 1, 2, 2, 3])
     values = np.arange(8).reshape(2, 4) * 10
     rows = np.random.default_rng(3).permutation(answers)[:6]
-    found = np.full((3, answers), -1)
+    array = np.full((3, answers), -1)
     scratch = np.empty(6 if answers == 6 else 0, np.int32)
 
-    scatter_groups(values, runs, rows, scratch, found)
+    scatter_groups(values, runs, rows, scratch, array)
 
     expected = np.full((3, answers), -1)
     expected[:2, rows] = values[:, runs]
-    assert found.tolist() == expected.tolist()
+    assert array.tolist() == expected.tolist()

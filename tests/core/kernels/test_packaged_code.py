@@ -119,7 +119,7 @@ def _run(
     nowhere = temporary / f"kafka_index-{os.geteuid()}"
     nowhere.touch()
     counted = COUNTED.format(before=before, program=program)
-    done = subprocess.run(
+    result = subprocess.run(
         [python, "-P", "-c", counted, temporary, *arguments],
         env={**_environment(), "HOME": str(nowhere / "home"), **variables},
         cwd="/",
@@ -128,8 +128,8 @@ def _run(
         check=False,
         timeout=TIMEOUT_SECONDS,
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    assert result.returncode == 0, result.stderr
+    return result.stdout.splitlines()
 
 
 def _copied(python: Path, target: Path) -> tuple[Path, dict[str, str]]:
@@ -240,8 +240,8 @@ def test_pip_accepts_the_wheel_only_for_this_python(wheel: Path) -> None:
     assert sorted(name for name, _, _ in rows) == sorted(files)
     for name, digest, size in rows:
         if digest:
-            found = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode()
-            assert (digest, size) == (f"sha256={found.rstrip('=')}", str(len(files[name])))
+            decoded = base64.urlsafe_b64encode(hashlib.sha256(files[name]).digest()).decode()
+            assert (digest, size) == (f"sha256={decoded.rstrip('=')}", str(len(files[name])))
     assert wheel.stat().st_size < 10_000_000
 
 

@@ -204,10 +204,10 @@ def test_transaction_marker_has_coordinator_epoch_and_timestamp() -> None:
     log = np.frombuffer(entries, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)
     call(log, 0, len(log), 0, 0, columns)
-    found = BatchColumns(*columns)
-    assert found.producer_epoch[1] == 2
-    assert found.coordinator_epoch[1] == 12
-    assert found.control_timestamp_ms[1] == 4444
+    result = BatchColumns(*columns)
+    assert result.producer_epoch[1] == 2
+    assert result.coordinator_epoch[1] == 12
+    assert result.control_timestamp_ms[1] == 4444
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ def test_batches_are_contiguous_if_they_contain_all_offsets_without_cleaner_mark
     log = np.frombuffer(entries, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 4), np.int64)
     _, _, count = call(log, 0, len(log), 0, 0, columns)
-    found = BatchColumns(*columns[:, :count])
-    fields = found.base_offset, found.last_offset, found.attributes, found.control_type
+    result = BatchColumns(*columns[:, :count])
+    fields = result.base_offset, result.last_offset, result.attributes, result.control_type
     assert are_contiguous(*fields, 0) is contiguous
     assert are_contiguous(*fields, 1) is False

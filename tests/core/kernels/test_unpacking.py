@@ -80,10 +80,10 @@ def test_modified_stream_is_decompressed_as_by_the_libraries_or_rejected(
         packed[at : at + change.draw(st.integers(0, 2))] = change.draw(st.binary(max_size=2))
         if not packed:
             return
-    found = unpacked(codec, bytes(packed))
-    if isinstance(found, bytes):
+    result = unpacked(codec, bytes(packed))
+    if isinstance(result, bytes):
         # A failure with the bytes themselves would be compared, at length, before it is printed.
-        is_same = found == bytes(decompress(codec, bytes(packed), max_bytes=1 << 30))
+        is_same = result == bytes(decompress(codec, bytes(packed), max_bytes=1 << 30))
         assert is_same, bytes(packed).hex()
 
 

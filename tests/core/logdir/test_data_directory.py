@@ -66,8 +66,8 @@ def test_malformed_checkpoint_is_empty_with_a_note_unless_required(
 
 def test_malformed_log_start_offset_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
-    found = DataDirectory(str(tmp_path)).required_checkpoint("log-start-offset-checkpoint")
-    assert (found.offsets, found.noted_fault()) == ({}, None)
+    result = DataDirectory(str(tmp_path)).required_checkpoint("log-start-offset-checkpoint")
+    assert (result.offsets, result.noted_fault()) == ({}, None)
 
 
 def test_checkpoint_that_cannot_be_read_is_rejected(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_cleaned_file_at_offset_zero_invalidates_every_swap_file(tmp_path: Path)
 def test_swap_index_files_without_their_log_are_reported(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0), name(0, ".index.swap"), name(5, ".timeindex.swap"))
     put(tmp_path / "t-0", name(9, ".log.swap"), name(9, ".index.swap"))
-    found = reasons(listed(tmp_path))
-    assert "already has its final name" in found[name(0, ".index.swap")]
-    assert found[name(5, ".timeindex.swap")] == "a swapped index without a log"
-    assert name(9, ".index.swap") not in found
+    result = reasons(listed(tmp_path))
+    assert "already has its final name" in result[name(0, ".index.swap")]
+    assert result[name(5, ".timeindex.swap")] == "a swapped index without a log"
+    assert name(9, ".index.swap") not in result

@@ -115,7 +115,7 @@ def test_partitions_share_the_pages_of_a_listing(
         # Is it a directory, which partitions are in it, and 2,400 objects.
         assert len(proxy.gets()) <= 3 + 3
         assert len(listing.segments) == 2400
-        assert all(each.log_version for each in listing.segments)
+        assert all(segment.log_version for segment in listing.segments)
 
 
 @pytest.mark.parametrize(
@@ -183,9 +183,10 @@ def test_directories_of_a_bucket_share_requests(s3: S3Server, tmp_path: Path) ->
         assert len(proxy.requests) <= 4
         few = entries(directories[:3])
 
-    assert few == {each: most[each] for each in directories[:3]}
+    assert few == {directory: most[directory] for directory in directories[:3]}
     assert most == {
-        each: [(f"{each}/a.index", False), (f"{each}/inner", True)] for each in directories
+        directory: [(f"{directory}/a.index", False), (f"{directory}/inner", True)]
+        for directory in directories
     }
 
 
@@ -202,10 +203,10 @@ def test_fast_listing_equals_a_listing_entry_by_entry(tmp_path: Path) -> None:
     put(tmp_path / "t-3", name(9), name(0), name(2**63 - 1), data=b"123")
     put(tmp_path / "t-3", name(0, ".index"), "leader-epoch-checkpoint", "partition.metadata")
     directory = str(tmp_path / "t-3")
-    found = list_plain_partition(PARTITION, directory)
-    assert found is not None
+    actual = list_plain_partition(PARTITION, directory)
+    assert actual is not None
     expected, _ = list_partition(PARTITION, scan_directory(directory))
-    assert found.files() == sorted(expected, key=lambda each: each.base_offset)
+    assert actual.files() == sorted(expected, key=lambda each: each.base_offset)
 
 
 @pytest.mark.parametrize("odd", _ODD_NAMES)
@@ -225,11 +226,11 @@ def test_segment_table_iterates_over_its_segments(tmp_path: Path) -> None:
     partitions = []
     for number, offsets in ((0, (0, 5)), (3, (7,)), (4, (1, 2, 3))):
         put(tmp_path / f"t-{number}", *map(name, offsets), data=b"12")
-        found = list_plain_partition(TopicPartition("t", number), str(tmp_path / f"t-{number}"))
-        assert found is not None
-        partitions.append(found)
+        result = list_plain_partition(TopicPartition("t", number), str(tmp_path / f"t-{number}"))
+        assert result is not None
+        partitions.append(result)
     table = SegmentTable(partitions)
-    files = [file for each in partitions for file in each.files()]
+    files = [file for partition in partitions for file in partition.files()]
     assert len(table) == 6
     assert list(table) == files
     assert [table[number] for number in range(-6, 6)] == files + files
@@ -237,5 +238,7 @@ def test_segment_table_iterates_over_its_segments(tmp_path: Path) -> None:
     assert table.total_bytes == 12
     again = SegmentTable.of(files)
     assert list(again) == files
-    assert [each.partition for each in again.partitions] == [each.partition for each in partitions]
+    assert [partition.partition for partition in again.partitions] == [
+        partition.partition for partition in partitions
+    ]
     assert isinstance(again.partitions[0], PartitionSegments)

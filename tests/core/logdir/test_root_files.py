@@ -98,9 +98,9 @@ def expected(command: str, name: str, file_state: FileState) -> tuple[set[int], 
 
 def cases() -> list[tuple[str, str]]:
     names = (*CHECKPOINTS, MARKER, IDENTITY, TOPIC_ID, EPOCHS)
-    found = [(name, state) for name in names for state in STATES]
+    result = [(name, state) for name in names for state in STATES]
     # A broker starts without leader epochs; only verify reports them as missing.
-    return [case for case in found if case not in ((EPOCHS, "absent"), (EPOCHS, "empty"))]
+    return [case for case in result if case not in ((EPOCHS, "absent"), (EPOCHS, "empty"))]
 
 
 @pytest.mark.parametrize(("name", "state"), cases())
@@ -112,12 +112,12 @@ def test_commands_agree_on_a_malformed_metadata_file(name: str, state: str, tmp_
 
     for command, arguments in COMMANDS.items():
         names = {"DATA": data, "OUT": tmp_path / command}
-        given = [names.get(str(each), each) for each in arguments]
+        given = [names.get(str(argument), argument) for argument in arguments]
         with enforce_permissions():
-            done = run_here(command, *given)
-        text = done.stdout + done.stderr
+            result = run_here(command, *given)
+        text = result.stdout + result.stderr
         codes, is_named = expected(command, name, file_state)
-        assert done.returncode in codes, (command, text)
+        assert result.returncode in codes, (command, text)
         if is_named:
             assert name in text, (command, text)
             # Other files have more malformed states than checkpoints.
@@ -149,7 +149,7 @@ def test_commands_give_one_reason_why_no_broker_starts_with_an_identity(
 
     for command, code in (("verify", 1), ("predict", 1), ("restore", 2)):
         names = {"DATA": data, "OUT": tmp_path / command}
-        done = run_here(command, *(names.get(str(each), each) for each in COMMANDS[command]))
-        text = done.stdout + done.stderr
-        assert (done.returncode, IDENTITY in text) == (code, True), (command, text)
+        result = run_here(command, *(names.get(str(each), each) for each in COMMANDS[command]))
+        text = result.stdout + result.stderr
+        assert (result.returncode, IDENTITY in text) == (code, True), (command, text)
         assert IDENTITIES[content] in text, (command, text)

@@ -72,17 +72,17 @@ def put_local_lock_object(root: str, **fields: object) -> None:
 
 
 def ended_process() -> int:
-    done = subprocess.Popen([sys.executable, "-c", ""])
-    done.wait()
-    return done.pid
+    result = subprocess.Popen([sys.executable, "-c", ""])
+    result.wait()
+    return result.pid
 
 
 def test_lock_object_identifies_its_run_until_the_run_ends(root: str) -> None:
     with StoreLock(root, "ours"):
-        found = lock_object(root)
-        assert found is not None
-        assert found["run"] == "ours"
-        assert (found["host"], found["process"]) == (socket.gethostname(), os.getpid())
+        result = lock_object(root)
+        assert result is not None
+        assert result["run"] == "ours"
+        assert (result["host"], result["process"]) == (socket.gethostname(), os.getpid())
     assert lock_object(root) is None
 
 
@@ -108,9 +108,9 @@ def test_lock_object_of_a_running_run_excludes_other_runs(root: str) -> None:
 @pytest.mark.usefixtures("_refreshed_often")
 def test_lock_object_is_refreshed_during_its_run(root: str) -> None:
     def count() -> int:
-        found = lock_object(root)
-        assert found is not None
-        return int(found["count"])
+        result = lock_object(root)
+        assert result is not None
+        return int(result["count"])
 
     with StoreLock(root, "ours"):
         wait_for(lambda: count() >= 3, 10, "the lock object is written again twice")
@@ -186,11 +186,11 @@ def test_run_in_another_pid_namespace_of_this_host_is_detected(
         assert theirs.stdin is not None
         assert theirs.stdout is not None
         assert theirs.stdout.readline() == "in\n"
-        found = lock_object(str(tmp_path))
-        assert found is not None
-        assert found["process"] == 1
+        result = lock_object(str(tmp_path))
+        assert result is not None
+        assert result["process"] == 1
         # No process of this namespace has its number and start: only its silence lets others in.
-        put_lock_object(str(tmp_path), **(found | {"process": ended_process()}))
+        put_lock_object(str(tmp_path), **(result | {"process": ended_process()}))
         began = time.monotonic()
         with StoreLock(str(tmp_path), "ours"):
             assert time.monotonic() - began >= 0.5
@@ -201,7 +201,7 @@ def test_run_in_another_pid_namespace_of_this_host_is_detected(
 def test_one_of_concurrent_runs_replaces_an_abandoned_lock_object(root: str, runs: int) -> None:
     put_local_lock_object(root, process=ended_process())
     seen = threading.Barrier(runs)
-    done = threading.Barrier(runs)
+    result = threading.Barrier(runs)
     entered: list[str] = []
     kept_out: list[str] = []
 
@@ -222,10 +222,10 @@ def test_one_of_concurrent_runs_replaces_an_abandoned_lock_object(root: str, run
         try:
             with Eager(root, f"run{number}"):
                 entered.append(f"run{number}")
-                done.wait()
+                result.wait()
         except PublishError as error:
             kept_out.append(error.message)
-            done.wait()
+            result.wait()
 
     threads = [threading.Thread(target=enter, args=[number]) for number in range(runs)]
     for thread in threads:

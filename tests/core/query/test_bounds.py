@@ -129,8 +129,8 @@ def test_time_bound_starts_at_the_first_record_at_or_after_it(tmp_path: Path) ->
 
     def offsets(start: int | datetime | None, end: int | datetime | None) -> list[int]:
         reader = kafka_index.read_records(folder, starting_timestamp=start, ending_timestamp=end)
-        found: list[int] = reader.read_all()["offset"].to_pylist()
-        return found
+        result: list[int] = reader.read_all()["offset"].to_pylist()
+        return result
 
     assert offsets(MAY + 1006, None) == [1, 2, 3, 4, 5, 6]
     assert offsets(MAY + 1011, MAY + 1031) == [3, 4, 5]

@@ -56,7 +56,9 @@ class IsolationModel:
     def committed_offsets(self) -> list[int]:
         """The records of ``read_committed``."""
         aborted = set(self.aborted_offsets)
-        return [one for one in self.data_offsets if one < self.stable and one not in aborted]
+        return [
+            offset for offset in self.data_offsets if offset < self.stable and offset not in aborted
+        ]
 
 
 def build(folder: Path) -> None:
@@ -110,11 +112,13 @@ def test_isolation_depends_on_markers_and_not_on_transaction_indexes(
     folder = write_partition(tmp_path, logs)
     build_with_wrong_indexes(folder, WRONG[wrong])
     model = IsolationModel(b"".join(logs.values()))
-    found = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
-    assert found["offset"].to_pylist() == model.committed_offsets
+    result = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
+    assert result["offset"].to_pylist() == model.committed_offsets
     aborted = set(model.aborted_offsets)
     table = kafka_index.read_records(folder, columns=COLUMNS).read_all()
-    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in model.data_offsets]
+    assert rows_of(table, *COLUMNS) == [
+        (offset, offset in aborted) for offset in model.data_offsets
+    ]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 0xFF])
@@ -146,11 +150,13 @@ def test_aborted_and_unstable_records_are_skipped(
         prepare(folder)
     model = IsolationModel(b"".join(logs.values()))
     assert model.stable < model.end
-    found = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
-    assert found["offset"].to_pylist() == model.committed_offsets
+    result = kafka_index.read_records(folder, isolation=COMMITTED).read_all()
+    assert result["offset"].to_pylist() == model.committed_offsets
     aborted = set(model.aborted_offsets)
     table = kafka_index.read_records(folder, columns=COLUMNS).read_all()
-    assert rows_of(table, *COLUMNS) == [(one, one in aborted) for one in model.data_offsets]
+    assert rows_of(table, *COLUMNS) == [
+        (offset, offset in aborted) for offset in model.data_offsets
+    ]
 
 
 @pytest.mark.parametrize("prepare", [None, build])
@@ -167,8 +173,8 @@ def test_read_from_any_offset_skips_transactions_aborted_later(
         reader = kafka_index.read_records(
             folder, isolation=COMMITTED, starting_offsets=start, ending_offsets=end
         )
-        found = reader.read_all()["offset"].to_pylist()
-        assert found == [one for one in model.committed_offsets if start <= one < end]
+        result = reader.read_all()["offset"].to_pylist()
+        assert result == [offset for offset in model.committed_offsets if start <= offset < end]
 
 
 def test_transaction_that_ended_above_the_high_watermark_is_open(tmp_path: Path) -> None:

@@ -114,9 +114,9 @@ def dump(request: pytest.FixtureRequest, case: Case, tmp_path: Path) -> Path:
 
 
 def expected_of(case: Case) -> ExpectedRecords:
-    found = expected_read(case.data, 0)
-    assert bool(found.damage) == case.is_damaged
-    return found
+    result = expected_read(case.data, 0)
+    assert bool(result.damage) == case.is_damaged
+    return result
 
 
 def read(root: Path | str, **options: Any) -> tuple[list[int], list[int]]:
@@ -165,8 +165,8 @@ def test_export_writes_intact_records_and_reports_damage(
     expected, report = expected_of(case), tmp_path / "report.json"
     options = ("--input", dump, "--output", tmp_path / "out", "--report", report, "--format", form)
     for run in range(2):
-        done = run_here("export", *options)
-        assert done.returncode == int(case.is_damaged), (done.stdout, done.stderr)
+        result = run_here("export", *options)
+        assert result.returncode == int(case.is_damaged), (result.stdout, result.stderr)
         assert exported(tmp_path / "out") == expected.offsets
         (row,) = [json.loads(line) for line in report.read_text().splitlines()]
         if case.is_damaged:
@@ -188,12 +188,12 @@ def test_damage_after_an_export_is_reported(dump: Path, case: Case, tmp_path: Pa
 
 def test_find_returns_intact_records(dump: Path, case: Case) -> None:
     expected = expected_of(case)
-    done = run_here("find", "--input", dump, "--key", "key", "--json", "--values", "none")
-    assert [json.loads(line)["offset"] for line in done.stdout.splitlines()] == expected.offsets
-    assert [f"at byte {position}:" in done.stderr for position in expected.damage] == (
+    result = run_here("find", "--input", dump, "--key", "key", "--json", "--values", "none")
+    assert [json.loads(line)["offset"] for line in result.stdout.splitlines()] == expected.offsets
+    assert [f"at byte {position}:" in result.stderr for position in expected.damage] == (
         [True] * len(expected.damage)
     )
-    assert (done.returncode == 1) == case.is_damaged
+    assert (result.returncode == 1) == case.is_damaged
 
 
 def test_dump_prints_records_up_to_the_damage(dump: Path, case: Case) -> None:
@@ -265,8 +265,8 @@ def test_remote_logs_have_the_same_end_as_local_ones(
         remote = upload(tmp_path / "in", f"{bucket}/in")
         expected = expected_of(case)
         assert read(remote) == (expected.offsets, expected.damage)
-        done = run_here("export", "--input", remote, "--output", tmp_path / "out")
-        assert done.returncode == int(case.is_damaged)
+        result = run_here("export", "--input", remote, "--output", tmp_path / "out")
+        assert result.returncode == int(case.is_damaged)
         assert exported(tmp_path / "out") == expected.offsets
 
 
@@ -317,11 +317,11 @@ def test_message_with_a_wrong_checksum_in_a_compressed_one_is_damage(
     ]
     assert (found["class"], found["harmful"], found["position_bytes"]) == ("corrupt", True, at)
     assert "message 2 of 3 in a compressed one has a wrong checksum" in found["found"]
-    done = run_here(
+    result = run_here(
         "rewrite", "--input", dump, "--output", tmp_path / "kept", "--drop-where", "key = 'x'"
     )
-    assert done.returncode == 1
-    assert "wrong checksum" in done.stderr + done.stdout
+    assert result.returncode == 1
+    assert "wrong checksum" in result.stderr + result.stdout
 
 
 @pytest.fixture
@@ -350,10 +350,10 @@ def test_skipped_damage_reduces_the_number_of_splits(segment: Path) -> None:
     settings = ReadSettings(columns=("offset",), on_damage=OnDamage.DROP)
     plan = plan_read(segment, settings=settings, max_split_bytes=20_000)
     assert len(plan.splits) > 5
-    found = offsets_of(plan)
-    assert found == sorted(set(found))
-    assert found[:30] == list(range(30))
-    assert found[-1] == BATCHES - 1
+    result = offsets_of(plan)
+    assert result == sorted(set(result))
+    assert result[:30] == list(range(30))
+    assert result[-1] == BATCHES - 1
 
 
 def test_plan_ends_at_the_damage_that_ends_the_read(segment: Path) -> None:

@@ -117,8 +117,8 @@ def test_timestamp_type_equals_that_of_the_batch(tmp_path: Path) -> None:
         message(5, 1, 99, packed(inner, GZIP), attributes=GZIP | LOG_APPEND_TIME),
         message(6, 0, value=packed(message(6, 0, value=b"in"), GZIP), attributes=GZIP),
     )
-    found = rows_of(read(partition_of(tmp_path, *log)), "offset", "timestamp", "timestampType")
-    assert found[1:] == [(1, 5000, 1), (2, -1, -1), (3, 77, 0), (4, 99, 1), (5, 99, 1), (6, -1, -1)]
+    rows = rows_of(read(partition_of(tmp_path, *log)), "offset", "timestamp", "timestampType")
+    assert rows[1:] == [(1, 5000, 1), (2, -1, -1), (3, 77, 0), (4, 99, 1), (5, 99, 1), (6, -1, -1)]
 
 
 def test_header_name_that_is_not_utf8_is_replaced_as_by_kafka(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_rows_are_sorted_by_topic_partition_and_offset(tmp_path: Path) -> None:
     for name in ("b-0", "a-10", "a-2"):
         write_partition(tmp_path, {0: batch(0, 2), 2: batch(2, 1)}, name)
     table = read(tmp_path)
-    found = rows_of(table, "topic", "partition", "offset")
-    assert found == [
+    rows = rows_of(table, "topic", "partition", "offset")
+    assert rows == [
         (topic, number, offset)
         for topic, number in (("a", 2), ("a", 10), ("b", 0))
         for offset in range(3)
@@ -250,10 +250,10 @@ def test_damaged_batches_are_skipped(damaged: Path, caplog: pytest.LogCaptureFix
 
 def test_damage_is_returned_as_a_row_on_request(damaged: Path) -> None:
     table = read(damaged, on_damage="permissive", columns=("offset", "topic", "position_bytes"))
-    found = rows_of(table, "offset", CORRUPT_RECORD)
-    assert [offset for offset, reason in found if reason is None] == [0, 2, 3, 5, 8]
-    reasons = [reason for _, reason in found if reason is not None]
-    assert [offset for offset, _ in found] == [0, None, 2, 3, None, 5, None, 8]
+    result = rows_of(table, "offset", CORRUPT_RECORD)
+    assert [offset for offset, reason in result if reason is None] == [0, 2, 3, 5, 8]
+    reasons = [reason for _, reason in result if reason is not None]
+    assert [offset for offset, _ in result] == [0, None, 2, 3, None, 5, None, 8]
     assert ["bad_crc" in reason for reason in reasons] == [True, False, False]
     assert all(f"{0:020d}.log: at byte " in reason for reason in reasons)
     rows = rows_of(table, "topic", "position_bytes")
@@ -367,9 +367,9 @@ def test_folder_that_does_not_exist_is_rejected(dump: Path, tmp_path: Path) -> N
 
 def test_mistyped_option_is_rejected(dump: Path, tmp_path: Path) -> None:
     where = ("--input", dump, "--indexes", tmp_path / "idnexes")
-    done = run_here("find", *where, "--key", "k")
-    assert done.returncode == 2
-    assert "the folder of index files does not exist" in done.stderr
+    result = run_here("find", *where, "--key", "k")
+    assert result.returncode == 2
+    assert "the folder of index files does not exist" in result.stderr
 
 
 COLUMNS = ("offset", "value", "timestamp")

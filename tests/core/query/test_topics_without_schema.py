@@ -52,8 +52,8 @@ def find_by_value(dump: Path, topics: tuple[str, ...], _: Path) -> Any:
 
 
 def export(dump: Path, topics: tuple[str, ...], output: Path) -> Any:
-    done = kafka_index.export_records(dump, output, topics=list(topics), decode="value")
-    return exported_rows(output), dict(done.decode_errors), done.summary["exit_code"]
+    result = kafka_index.export_records(dump, output, topics=list(topics), decode="value")
+    return exported_rows(output), dict(result.decode_errors), result.summary["exit_code"]
 
 
 READERS: Mapping[str, Reader] = {
@@ -79,9 +79,9 @@ def test_rows_of_topics_without_schema_keep_their_bytes_without_error(
 def test_cat_of_topics_without_schema_has_the_exit_code_of_other_commands(
     dump: Path, topic: str
 ) -> None:
-    done = run_here("cat", topic, "--input", dump, "--decode", "value", "--format", "json")
-    assert done.returncode == (1 if topic == "lost" else 0), done.stderr
-    assert len(done.stdout.splitlines()) == len(VALUES[topic])
+    result = run_here("cat", topic, "--input", dump, "--decode", "value", "--format", "json")
+    assert result.returncode == (1 if topic == "lost" else 0), result.stderr
+    assert len(result.stdout.splitlines()) == len(VALUES[topic])
 
 
 def test_schemas_command_counts_the_same_records(dump: Path) -> None:
@@ -91,8 +91,8 @@ def test_schemas_command_counts_the_same_records(dump: Path) -> None:
 
 
 def test_rewrite_keeps_records_of_topics_without_schema(dump: Path, tmp_path: Path) -> None:
-    done = kafka_index.rewrite_dump(
+    result = kafka_index.rewrite_dump(
         dump, tmp_path / "out", topics=["typed", "plain"], decode="value", drop_where="value = 'c'"
     )
-    assert done.ok
+    assert result.ok
     assert kafka_index.read_records(tmp_path / "out").to_arrow().num_rows == 7

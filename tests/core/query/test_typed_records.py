@@ -97,8 +97,8 @@ def test_types_are_found_in_the_first_records_up_to_a_limit(dump: Path) -> None:
     assert options is not None
     for limit, count in ((1, 1), (2, 2), (None, 2)):
         settings = replace(plan.settings, typed=None)
-        found = find_writers(plan.splits, settings, options, limit=limit)
-        assert found["events", "value"].counts.framings.total() == count
+        result = find_writers(plan.splits, settings, options, limit=limit)
+        assert result["events", "value"].counts.framings.total() == count
 
 
 @pytest.mark.parametrize(
@@ -136,8 +136,8 @@ def test_decoder_types_are_equal_after_pickling(dump: Path) -> None:
     records = kafka_index.read_records(dump, topics="mixed", decode="both")
     settings = pickle.loads(pickle.dumps(records._plan.settings))  # noqa: S301
     assert settings.schema == records.schema
-    found = [batch for split in records._plan.splits for batch in _read(split, settings)]
-    assert pa.Table.from_batches(found) == records.to_arrow()
+    result = [batch for split in records._plan.splits for batch in _read(split, settings)]
+    assert pa.Table.from_batches(result) == records.to_arrow()
 
 
 def _read(split: Any, settings: Any) -> Any:
@@ -287,6 +287,6 @@ def test_large_decoded_values_are_returned_in_bounded_chunks(tmp_path: Path) -> 
     )
     batches = list(records)
     assert len(batches) > 1
-    found = [row for batch in batches for row in batch.to_pylist()]
-    assert [row["_decode_error"] for row in found] == [None, None, None, None, "too_large"]
-    assert [len(row["value"]["f"]) for row in found[:4]] == sizes[:4]
+    result = [row for batch in batches for row in batch.to_pylist()]
+    assert [row["_decode_error"] for row in result] == [None, None, None, None, "too_large"]
+    assert [len(row["value"]["f"]) for row in result[:4]] == sizes[:4]

@@ -108,9 +108,9 @@ def test_compressed_batches_equal_those_of_the_single_batch_builder(
 def test_batches_compressed_by_threads_equal_those_of_one_thread(compression: str) -> None:
     rows = rows_of([Record(n, b"%d" % n, b"v" * (n % 90)) for n in range(9000)], list(range(9000)))
     with ThreadPoolExecutor(3) as compressors:
-        found = encode(rows, 400, compression, compressors=compressors)
+        result = encode(rows, 400, compression, compressors=compressors)
 
-    assert found == encode(rows, 400, compression)
+    assert result == encode(rows, 400, compression)
 
 
 def test_records_of_different_groups_are_in_different_batches() -> None:

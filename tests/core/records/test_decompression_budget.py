@@ -63,18 +63,18 @@ def test_batch_can_use_the_complete_budget(size: int) -> None:
 
 def test_thread_waits_for_free_memory_budget() -> None:
     budget = DecompressionBudget(100)
-    done = threading.Event()
+    result = threading.Event()
 
     def second() -> None:
         budget.decompress(ZSTD, zeros(60)).close()
-        done.set()
+        result.set()
 
     first = budget.decompress(ZSTD, zeros(60))
     thread = threading.Thread(target=second)
     thread.start()
-    assert not done.wait(0.2)
+    assert not result.wait(0.2)
     first.close()
-    assert done.wait(60)
+    assert result.wait(60)
     thread.join()
 
 
@@ -124,10 +124,10 @@ def test_decompression_bombs_on_four_threads_stay_within_the_limit(
     # Snappy in the blocks of Java clients: in small ones, zeros are larger than they were.
     pack = partial(xerial, chunk_bytes=32 * 1024) if codec == SNAPPY else PACKERS[codec]
     bomb.write_bytes(pack(bytes(96 * MIB)))
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _BOMBS, str(bomb)], capture_output=True, check=True, text=True
     )
-    found, kib = done.stdout.split()
+    found, kib = result.stdout.split()
     assert found == "too_large"
     # The bomb itself, in each thread, and what the decoders hold.
     allowance = 4 * bomb.stat().st_size + 32 * MIB

@@ -84,11 +84,11 @@ def test_reader_finds_the_records_in_every_codec(
     fields = BatchFields(
         compression=codec, log_append_time_ms=append_ms, delete_horizon_ms=horizon_ms
     )
-    found = read_records(write_record_batch(placed, 100, fields))
-    assert found.fault is None
-    assert found.offsets == [100 + delta for delta in deltas]
+    result = read_records(write_record_batch(placed, 100, fields))
+    assert result.fault is None
+    assert result.offsets == [100 + delta for delta in deltas]
     times = [record.timestamp_ms for record in records]
-    assert [time for _, time in found.rows] == (
+    assert [time for _, time in result.rows] == (
         times if append_ms is None else [append_ms] * len(records)
     )
 
@@ -104,17 +104,17 @@ def test_compressed_batch_decompresses_to_its_records(codec: int, size: int) -> 
 
 def test_last_offset_may_be_after_the_last_record() -> None:
     batch = write_record_batch([Record(5)], 10, BatchFields(last_offset_delta=7))
-    found = IncomingBatches.scan(as_array(batch), 0)
-    assert found.columns.last_offset.tolist() == [17]
-    assert found.columns.record_count.tolist() == [1]
+    scan = IncomingBatches.scan(as_array(batch), 0)
+    assert scan.columns.last_offset.tolist() == [17]
+    assert scan.columns.record_count.tolist() == [1]
 
 
 def test_empty_batch_keeps_offsets_and_producer() -> None:
     fields = BatchFields(producer_id=7, producer_epoch=2, base_sequence=5)
-    found = IncomingBatches.scan(as_array(write_empty_batch(10, 14, 99, fields)), 0)
-    assert (found.columns.last_offset.tolist(), found.columns.record_count.tolist()) == ([14], [0])
-    assert (found.columns.producer_id.tolist(), found.columns.base_sequence.tolist()) == ([7], [5])
-    assert found.columns.max_timestamp_ms.tolist() == [99]
+    scan = IncomingBatches.scan(as_array(write_empty_batch(10, 14, 99, fields)), 0)
+    assert (scan.columns.last_offset.tolist(), scan.columns.record_count.tolist()) == ([14], [0])
+    assert (scan.columns.producer_id.tolist(), scan.columns.base_sequence.tolist()) == ([7], [5])
+    assert scan.columns.max_timestamp_ms.tolist() == [99]
 
 
 @pytest.mark.parametrize(("is_commit", "kind"), [(False, 0), (True, 1)])
@@ -123,10 +123,10 @@ def test_transaction_marker_contains_commit_or_abort(*, is_commit: bool, kind: i
         3, 77, 9, 2, is_commit=is_commit, coordinator_epoch=4, leader_epoch=0
     )
     assert marker == built.marker(3, 9, 2, commit=is_commit, timestamp=77, coordinator_epoch=4)
-    found = IncomingBatches.scan(as_array(marker), 0)
-    assert found.columns.control_type.tolist() == [kind]
-    assert found.columns.coordinator_epoch.tolist() == [4]
-    assert found.columns.control_timestamp_ms.tolist() == [77]
+    scan = IncomingBatches.scan(as_array(marker), 0)
+    assert scan.columns.control_type.tolist() == [kind]
+    assert scan.columns.coordinator_epoch.tolist() == [4]
+    assert scan.columns.control_timestamp_ms.tolist() == [77]
 
 
 def test_leader_change_names_leader_and_voters() -> None:

@@ -100,9 +100,9 @@ def test_compressed_batch_with_a_malformed_record_returns_no_record(codec: int, 
     data = np.frombuffer(b"".join(entries), np.uint8)
     sizes = np.array([len(entry) for entry in entries])
     decoder = RecordDecoder(DecompressionBudget(1 << 26))
-    found = list(decoder.decode(data, np.cumsum(sizes) - sizes, sizes, len))
-    assert [one for one in found if isinstance(one, int)] == [1, 1]
-    (damage,) = (one for one in found if isinstance(one, BatchDamage))
+    listing = list(decoder.decode(data, np.cumsum(sizes) - sizes, sizes, len))
+    assert [one for one in listing if isinstance(one, int)] == [1, 1]
+    (damage,) = (one for one in listing if isinstance(one, BatchDamage))
     assert damage.batch == 1
     assert damage.error.message.startswith("record 2 of 2 cannot be read")
 

@@ -144,8 +144,8 @@ def test_records_outside_the_bounds_are_skipped(base_offset: int) -> None:
         # Read where the window ends with the batch, and where another follows.
         far = min(base_offset + 100_000, INT64_MAX - 8192)
         for rest in ([], [batch(far, records=1)]):
-            found = read([entry, *rest], first_offset=first, last_offset=min(last, far - 1))
-            assert found == [row for row in wanted if row.offset < far]
+            result = read([entry, *rest], first_offset=first, last_offset=min(last, far - 1))
+            assert result == [row for row in wanted if row.offset < far]
 
 
 @pytest.mark.parametrize("count", [1, 2, 10])

@@ -62,9 +62,9 @@ def _doubled(levels: int) -> str:
 
 
 def decode(schema: Any, datums: list[bytes | None], selection: Any = None) -> Any:
-    found = AvroSchema(json.dumps(schema)).decoder(selection).decode(bodies_of(datums), MAX_BYTES)
-    found.array.validate(full=True)
-    return found
+    decoded = AvroSchema(json.dumps(schema)).decoder(selection).decode(bodies_of(datums), MAX_BYTES)
+    decoded.array.validate(full=True)
+    return decoded
 
 
 @pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
@@ -77,10 +77,10 @@ def test_random_values_equal_those_of_fastavro(seed: int) -> None:
         datums: list[bytes | None] = [*encode(schema, values)]
         datums.insert(random.randrange(len(datums)), None)
         parsed = AvroSchema(json.dumps(schema))
-        found = decode(schema, datums)
-        assert not found.errors
-        assert found.array.type == parsed.shape.type
-        for datum, value in zip(datums, found.array.to_pylist(), strict=True):
+        decoded = decode(schema, datums)
+        assert not decoded.errors
+        assert decoded.array.type == parsed.shape.type
+        for datum, value in zip(datums, decoded.array.to_pylist(), strict=True):
             if datum is None:
                 assert value is None
             else:
@@ -99,9 +99,9 @@ def test_damaged_bytes_fail_where_fastavro_fails(seed: int) -> None:
         ]
         decoder = AvroSchema(json.dumps(schema)).decoder()
         for datum in datums:
-            found = decoder.decode(bodies_of([datum]), 1 << 20)
-            found.array.validate(full=True)
-            reason = found.errors.get(0)
+            decoded = decoder.decode(bodies_of([datum]), 1 << 20)
+            decoded.array.validate(full=True)
+            reason = decoded.errors.get(0)
             if reason not in (None, Reason.TRAILING) and '"items": "null"' in json.dumps(schema):
                 # There may be very many elements of no bytes: fastavro would make them all.
                 continue
@@ -113,7 +113,7 @@ def test_damaged_bytes_fail_where_fastavro_fails(seed: int) -> None:
                     pytest.fail(f"{schema} {datum!r} {error}")
                 continue
             if reason in (None, Reason.TRAILING):
-                assert is_equal(schema, expected, found.array[0].as_py()), (schema, datum)
+                assert is_equal(schema, expected, decoded.array[0].as_py()), (schema, datum)
             else:
                 # fastavro counts negative indexes from the end, and its integers have no bounds.
                 assert reason in (Reason.OUT_OF_RANGE, Reason.BAD_INDEX) or _is_overlong(datum)
@@ -157,8 +157,8 @@ def test_values_of_several_schema_versions_are_decoded_into_one_column(seed: int
         for schema, one, plan in zip(versions, parsed, plans, strict=True):
             values = [source.value(schema) for _ in range(10)]
             datums = encode(schema, values)
-            found = one.decoder(plan.selection).decode(bodies_of(datums), MAX_BYTES)
-            array = plan.convert(found.array)
+            decoded = one.decoder(plan.selection).decode(bodies_of(datums), MAX_BYTES)
+            array = plan.convert(decoded.array)
             array.validate(full=True)
             assert array.type == target.type
             arrays.append(array)
@@ -228,12 +228,12 @@ def test_undecodable_value_is_reported_and_adjacent_values_are_decoded(
     schema: Any, body: bytes, reason: Reason
 ) -> None:
     good = encode(schema, [RandomAvro(Random(1)).value(schema)])[0]
-    found = AvroSchema(json.dumps(schema)).decoder()
-    rows = [found.decode(bodies_of([one]), MAX_BYTES) for one in (good, body, good)]
-    assert [dict(one.errors) for one in rows] == [{}, {0: reason}, {}]
+    result = AvroSchema(json.dumps(schema)).decoder()
+    rows = [result.decode(bodies_of([one]), MAX_BYTES) for one in (good, body, good)]
+    assert [dict(row.errors) for row in rows] == [{}, {0: reason}, {}]
     assert rows[1].array.to_pylist() == [None]
     if reason is not Reason.TOO_LARGE:
-        together = found.decode(bodies_of([good, body, good]), MAX_BYTES)
+        together = result.decode(bodies_of([good, body, good]), MAX_BYTES)
         assert together.errors == {1: reason}
         assert repr(together.array.take([0, 2]).to_pylist()) == repr(
             rows[0].array.to_pylist() + rows[2].array.to_pylist()
@@ -252,16 +252,16 @@ def test_undecodable_value_is_reported_and_adjacent_values_are_decoded(
     ],
 )
 def test_first_and_last_time_of_the_calendar_are_decoded(kind: Any, first: int, last: int) -> None:
-    found = decode(record(kind), [_varint(first), _varint(last)])
-    assert not found.errors
-    assert [row["f0"].year for row in found.array.to_pylist()] == [1, 9999]
+    decoded = decode(record(kind), [_varint(first), _varint(last)])
+    assert not decoded.errors
+    assert [row["f0"].year for row in decoded.array.to_pylist()] == [1, 9999]
 
 
 def test_recursive_avro_record_is_decoded_as_json_text() -> None:
     leaf: dict[str, Any] = {"v": 3, "left": None, "children": [], "last": "z"}
     value = {"v": 1, "left": {**leaf, "left": leaf}, "children": [leaf, leaf], "last": "ü"}
-    found = decode(NODE, [*encode(NODE, [value, leaf])])
-    assert found.array.to_pylist() == [
+    decoded = decode(NODE, [*encode(NODE, [value, leaf])])
+    assert decoded.array.to_pylist() == [
         {**value, "left": text_of(value["left"]), "children": [text_of(leaf), text_of(leaf)]},
         leaf,
     ]
@@ -269,9 +269,9 @@ def test_recursive_avro_record_is_decoded_as_json_text() -> None:
 
 def test_too_deeply_nested_avro_record_is_reported_as_too_large() -> None:
     schema = {"type": "record", "name": "L", "fields": [{"name": "n", "type": ["null", "L"]}]}
-    found = decode(schema, [b"\x02" * 100_000 + b"\0", b"\x02\x02\0"])
-    assert found.errors == {0: Reason.TOO_LARGE}
-    assert found.array[1].as_py() == {"n": '{"n": {"n": null}}'}
+    decoded = decode(schema, [b"\x02" * 100_000 + b"\0", b"\x02\x02\0"])
+    assert decoded.errors == {0: Reason.TOO_LARGE}
+    assert decoded.array[1].as_py() == {"n": '{"n": {"n": null}}'}
 
 
 def test_recursive_avro_record_beyond_the_memory_limit_is_too_large() -> None:
@@ -300,15 +300,15 @@ def test_null_record_inside_a_recursive_avro_record_is_json_null() -> None:
 )
 def test_undecodable_recursive_avro_record_is_reported(inner: bytes, reason: Reason) -> None:
     good = b"\0\0\0\0"
-    found = decode(TIMES, [good, b"\0\0\0\x02" + inner + b"\0", good])
-    assert found.errors == {1: reason}
-    assert [one is None for one in found.array.to_pylist()] == [False, True, False]
+    decoded = decode(TIMES, [good, b"\0\0\0\x02" + inner + b"\0", good])
+    assert decoded.errors == {1: reason}
+    assert [row is None for row in decoded.array.to_pylist()] == [False, True, False]
 
 
 def test_avro_record_without_fields_is_decoded_as_json_text() -> None:
     empty = {"type": "record", "name": "E", "fields": []}
-    found = decode(record("int", ["null", empty]), [b"\x02\x02", b"\x02\0"])
-    assert found.array.to_pylist() == [{"f0": 1, "f1": "{}"}, {"f0": 1, "f1": None}]
+    decoded = decode(record("int", ["null", empty]), [b"\x02\x02", b"\x02\0"])
+    assert decoded.array.to_pylist() == [{"f0": 1, "f1": "{}"}, {"f0": 1, "f1": None}]
     assert decode(empty, [b"", None]).array.to_pylist() == ["{}", None]
     both = decode(record(["null", empty], "E"), [b"\x02", b"\0"]).array.to_pylist()
     assert both == [{"f0": "{}", "f1": "{}"}, {"f0": None, "f1": "{}"}]
@@ -338,16 +338,16 @@ def test_avro_field_names_that_differ_only_in_case_are_distinct() -> None:
 
 def test_avro_fixed_of_size_zero_is_decoded() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 0}
-    found = decode(record(fixed, ["null", "F"]), [b"\x02", b"\0"])
-    assert found.array.to_pylist() == [{"f0": b"", "f1": b""}, {"f0": b"", "f1": None}]
+    decoded = decode(record(fixed, ["null", "F"]), [b"\x02", b"\0"])
+    assert decoded.array.to_pylist() == [{"f0": b"", "f1": b""}, {"f0": b"", "f1": None}]
 
 
 @pytest.mark.parametrize(("size", "precision"), [(0, 2), (0, 40), (1, 3), (16, 39)])
 def test_avro_decimal_too_wide_for_its_fixed_type_is_bytes(size: int, precision: int) -> None:
     fixed = {"type": "fixed", "name": "F", "size": size, "logicalType": "decimal"}
     values = [bytes(size), b"\xff" * size]
-    found = decode(record({**fixed, "precision": precision}), [*values])
-    assert found.array.to_pylist() == [{"f0": value} for value in values]
+    decoded = decode(record({**fixed, "precision": precision}), [*values])
+    assert decoded.array.to_pylist() == [{"f0": value} for value in values]
     decimals = decode(record({**fixed, "precision": precision - 1}), [*values])
     assert [type(row["f0"]) for row in decimals.array.to_pylist()] == [
         Decimal if size else bytes
@@ -360,10 +360,10 @@ def test_wide_avro_decimal_beyond_its_precision_is_out_of_range() -> None:
     bodies = [
         number.to_bytes(number.bit_length() // 8 + 1, "big", signed=True) for number in numbers
     ]
-    found = decode(record(wide), [*(_varint(len(body)) + body for body in bodies)])
-    assert found.errors == dict.fromkeys((1, 2), Reason.OUT_OF_RANGE)
+    decoded = decode(record(wide), [*(_varint(len(body)) + body for body in bodies)])
+    assert decoded.errors == dict.fromkeys((1, 2), Reason.OUT_OF_RANGE)
     text = f"{'9' * 38}.99"
-    assert found.array.to_pylist() == [{"f0": text}, None, None, {"f0": f"-{text}"}]
+    assert decoded.array.to_pylist() == [{"f0": text}, None, None, {"f0": f"-{text}"}]
 
 
 def test_avro_rows_without_body_take_no_memory() -> None:
@@ -374,17 +374,17 @@ def test_avro_rows_without_body_take_no_memory() -> None:
         np.array([1 << 50, len(body), 1 << 50]),
     )
     schema = record({"type": "array", "items": "string"})
-    found = AvroSchema(json.dumps(schema)).decoder().decode(bodies, MAX_BYTES)
-    assert found.array.to_pylist() == [None, {"f0": ["a"]}, None]
+    decoded = AvroSchema(json.dumps(schema)).decoder().decode(bodies, MAX_BYTES)
+    assert decoded.array.to_pylist() == [None, {"f0": ["a"]}, None]
 
 
 def test_wide_avro_elements_stay_within_the_memory_limit() -> None:
     fixed = {"type": "fixed", "name": "F", "size": 1 << 20}
     element = b"\x02" + b"x" * (1 << 20) + b"\0"
     schema = record({"type": "array", "items": fixed})
-    found = decode(schema, [*([b"\0"] * 1_000_000), element])
-    assert not found.errors
-    assert found.array[-1].as_py() == {"f0": [b"x" * (1 << 20)]}
+    decoded = decode(schema, [*([b"\0"] * 1_000_000), element])
+    assert not decoded.errors
+    assert decoded.array[-1].as_py() == {"f0": [b"x" * (1 << 20)]}
 
 
 def test_avro_logical_type_that_is_no_text_is_ignored() -> None:

@@ -55,9 +55,9 @@ def replayed(*records: Written) -> Schemas:
 
 def references(schemas: Schemas) -> dict[str, list[str]]:
     return {
-        each.subjects[0].subject: sorted(schemas.references_of(each))
-        for each in schemas
-        if each.references
+        schema.subjects[0].subject: sorted(schemas.references_of(schema))
+        for schema in schemas
+        if schema.references
     }
 
 
@@ -75,8 +75,8 @@ def test_schema_files_of_a_folder_can_refer_to_each_other(tmp_path: Path) -> Non
             ".hidden.avsc": "no schema",
         },
     )
-    found = schemas_of_folder(str(tmp_path))
-    assert {each.subjects[0].subject: each.type for each in found} == {
+    result = schemas_of_folder(str(tmp_path))
+    assert {each.subjects[0].subject: each.type for each in result} == {
         "address.avsc": SchemaType.AVRO,
         "customer.avsc": SchemaType.AVRO,
         "common/money.proto": SchemaType.PROTOBUF,
@@ -84,12 +84,12 @@ def test_schema_files_of_a_folder_can_refer_to_each_other(tmp_path: Path) -> Non
         "carts/cart.json": SchemaType.JSON,
         "types/address.json": SchemaType.JSON,
     }
-    assert references(found) == {
+    assert references(result) == {
         "customer.avsc": ["common.Address"],
         "payment.proto": ["common/money.proto"],
         "carts/cart.json": ["../types/address.json#/x"],
     }
-    assert {each.schema_id for each in found} == {None}
+    assert {each.schema_id for each in result} == {None}
 
 
 def test_schemas_json_maps_ids_and_topics(tmp_path: Path) -> None:
@@ -112,22 +112,22 @@ def test_schemas_json_maps_ids_and_topics(tmp_path: Path) -> None:
             "key.avsc": '"long"',
         },
     )
-    found = schemas_of_folder(str(tmp_path))
-    assert found.by_id(7).text == ADDRESS
-    value = found.topic_schema("payments", is_key=False)
+    result = schemas_of_folder(str(tmp_path))
+    assert result.by_id(7).text == ADDRESS
+    value = result.topic_schema("payments", is_key=False)
     assert value is not None
     assert (value.schema.text, value.type_name) == (MONEY, "common.Money")
-    key = found.topic_schema("orders", is_key=True)
+    key = result.topic_schema("orders", is_key=True)
     assert key is not None
     assert (key.schema.text, key.type_name) == ('"long"', None)
-    assert found.topic_schema("payments", is_key=True) is None
+    assert result.topic_schema("payments", is_key=True) is None
     # A folder may have the ids of any registry.
     for kind, value_of_key in (
         (KeyKind.WIDE_ID, 7),
         (KeyKind.CONTENT_ID, 7),
         (KeyKind.GLUE_UUID, "b7b4a7f0-0000-0000-0000-000000000001"),
     ):
-        assert found.find(SchemaKey(kind, value_of_key)).text == ADDRESS
+        assert result.find(SchemaKey(kind, value_of_key)).text == ADDRESS
 
 
 def test_schema_file_is_read_with_its_references(tmp_path: Path) -> None:
@@ -208,8 +208,8 @@ def test_written_schema_folder_is_read_back(tmp_path: Path) -> None:
         ),
     )
     assert len(write_folder(schemas, schemas.all, str(tmp_path))) == len(schemas) + 1
-    found = schemas_of_folder(str(tmp_path))
-    assert found.all == schemas.all
-    assert found.settings == schemas.settings
-    assert [*found.settings] == sorted(schemas.settings)
-    assert found.by_id(8).subjects == (SubjectVersion("orders-value", 2),)
+    result = schemas_of_folder(str(tmp_path))
+    assert result.all == schemas.all
+    assert result.settings == schemas.settings
+    assert [*result.settings] == sorted(schemas.settings)
+    assert result.by_id(8).subjects == (SubjectVersion("orders-value", 2),)

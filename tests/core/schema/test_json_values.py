@@ -43,5 +43,5 @@ def test_too_deeply_nested_json_types_stay_text() -> None:
     schema = JsonSchema('{"type": "array", "items":' * 100 + "{}" + "}" * 100)
     body = b"[" * 100 + b"]" * 100
     assert schema.shape.depth < 64
-    found = schema.decoder().decode(bodies_of([body]), 1 << 20)
-    assert (found.errors, str(found.array[0].as_py()).count("[")) == ({}, 100)
+    decoded = schema.decoder().decode(bodies_of([body]), 1 << 20)
+    assert (decoded.errors, str(decoded.array[0].as_py()).count("[")) == ({}, 100)

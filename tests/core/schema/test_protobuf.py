@@ -32,9 +32,9 @@ message Empty {}"""
 
 
 def decode(message: Any, datums: list[bytes | None], selection: Any = None) -> Any:
-    found = message.decoder(selection).decode(bodies_of(datums), MAX_BYTES)
-    found.array.validate(full=True)
-    return found
+    decoded = message.decoder(selection).decode(bodies_of(datums), MAX_BYTES)
+    decoded.array.validate(full=True)
+    return decoded
 
 
 @pytest.mark.parametrize("seed", range(sample_size(40, one_in=5)))
@@ -46,10 +46,10 @@ def test_random_messages_equal_those_of_upb(seed: int) -> None:
         written = [fill(random, kind()) for _ in range(sample_size(1000, one_in=50))]
         datums: list[bytes | None] = [one.SerializeToString() for one in written]
         datums.append(None)
-        found = decode(message, datums)
-        assert not found.errors
-        assert found.array.type == message.shape.type
-        *values, last = found.array.to_pylist()
+        decoded = decode(message, datums)
+        assert not decoded.errors
+        assert decoded.array.type == message.shape.type
+        *values, last = decoded.array.to_pylist()
         assert last is None
         for one, value in zip(written, values, strict=True):
             assert is_equal(one, value), (message._descriptor.file.name, one, value)
@@ -63,9 +63,9 @@ def test_damaged_messages_fail_where_upb_fails(seed: int) -> None:
         message = ProtobufFile(text).message((0,))
         kind = message_class(message)
         datums = [_damaged(random, fill(random, kind()).SerializeToString()) for _ in range(40)]
-        found = decode(message, [*datums])
+        decoded = decode(message, [*datums])
         for row, datum in enumerate(datums):
-            reason = found.errors.get(row)
+            reason = decoded.errors.get(row)
             try:
                 expected = kind.FromString(datum)
             except DecodeError:
@@ -74,25 +74,25 @@ def test_damaged_messages_fail_where_upb_fails(seed: int) -> None:
             # Arrow's texts are UTF-8, and its times of the years 1 to 9999.
             assert reason in (None, Reason.OUT_OF_RANGE, Reason.BAD_UTF8), (text, datum, reason)
             if reason is None and not _has_odd_fields(message, datum):
-                assert is_equal(expected, found.array[row].as_py()), (text, datum)
+                assert is_equal(expected, decoded.array[row].as_py()), (text, datum)
 
 
 def _has_odd_fields(message: Any, datum: bytes) -> bool:
     """Whether upb reads other fields than are written, such as none for unknown values of enums."""
     expected = message_class(message).FromString(datum)
     if any(
-        one.enum_type is not None and one.enum_type.is_closed
-        for one in _all_fields(expected.DESCRIPTOR)
+        field_.enum_type is not None and field_.enum_type.is_closed
+        for field_ in _all_fields(expected.DESCRIPTOR)
     ):
         expected.DiscardUnknownFields()
     return bool(expected.SerializeToString() != datum)
 
 
 def _all_fields(descriptor: Any) -> Iterator[Any]:
-    for one in descriptor.fields:
-        yield one
-        if one.message_type is not None:
-            yield from _all_fields(one.message_type)
+    for field_ in descriptor.fields:
+        yield field_
+        if field_.message_type is not None:
+            yield from _all_fields(field_.message_type)
 
 
 def _damaged(random: Random, datum: bytes) -> bytes:
@@ -229,7 +229,7 @@ def test_protobuf_map_entries_are_sorted_by_key() -> None:
         written.by_name[f"k{number % 5}"].inner[-number] = "x"
     body = written.SerializeToString()
     runs = [decode(message, [body, b"", body]).array for _ in range(5)]
-    assert all(one == runs[0] for one in runs)
+    assert all(run == runs[0] for run in runs)
     first = runs[0].to_pylist()[0]
     assert [key for key, _ in first["m"]] == sorted(written.m)
     assert [key for key, _ in first["by_name"]] == sorted(written.by_name)
@@ -252,9 +252,9 @@ def test_time_beyond_the_year_9999_is_out_of_range() -> None:
     message = ProtobufFile(text).message((0,))
     far = message_class(message)()
     far.t.add(seconds=10**15)
-    found = decode(message, [b"", far.SerializeToString(), b""])
-    assert found.errors == {1: Reason.OUT_OF_RANGE}
-    assert found.array.to_pylist() == [{"t": []}, None, {"t": []}]
+    decoded = decode(message, [b"", far.SerializeToString(), b""])
+    assert decoded.errors == {1: Reason.OUT_OF_RANGE}
+    assert decoded.array.to_pylist() == [{"t": []}, None, {"t": []}]
 
 
 def test_protobuf_value_above_the_decoded_size_limit_is_reported() -> None:
@@ -334,9 +334,9 @@ def test_last_member_of_a_oneof_is_used_if_another_is_selected() -> None:
 def test_protobuf_message_is_decoded_as_by_upb(body: bytes, expected: Any) -> None:
     text = """syntax = "proto3"; message M { string s = 1; N n = 2; repeated int32 r = 3; }
       message N { int32 a = 1; int32 b = 2; }"""
-    found = decode(ProtobufFile(text).message((0,)), [body])
-    assert found.array.to_pylist() == [expected]
-    assert bool(found.errors) == (expected is None)
+    decoded = decode(ProtobufFile(text).message((0,)), [body])
+    assert decoded.array.to_pylist() == [expected]
+    assert bool(decoded.errors) == (expected is None)
 
 
 @pytest.mark.parametrize(
@@ -354,9 +354,9 @@ def test_message_of_proto2_is_read_as_upb_reads_it(body: bytes, expected: Any) -
     text = """syntax = "proto2"; enum E { A = 1; B = 5; } message M { optional E e = 1;
       repeated E r = 2; oneof o { string a = 3; string b = 4; } }"""
     good = b"\x08\x01"
-    found = decode(ProtobufFile(text).message((0,)), [good, body])
-    assert found.array.to_pylist() == [{"e": "A", "r": [], "a": None, "b": None}, expected]
-    assert found.errors == ({1: Reason.BAD_UTF8} if expected is None else {})
+    decoded = decode(ProtobufFile(text).message((0,)), [good, body])
+    assert decoded.array.to_pylist() == [{"e": "A", "r": [], "a": None, "b": None}, expected]
+    assert decoded.errors == ({1: Reason.BAD_UTF8} if expected is None else {})
 
 
 def test_recursive_message_outside_of_json_has_deterministic_bytes() -> None:

@@ -53,15 +53,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _list(self, path: str, query: dict[str, str]) -> tuple[int, bytes]:
         if path != "/schemas":
             return 404, b'{"error_code":404,"message":"HTTP 404 Not Found"}'
-        found = [
-            {name: value for name, value in each.items() if name != "gone"}
-            for each in self.server.schemas
-            if query["deleted"] == "true" or not each.get("gone")
+        result = [
+            {name: value for name, value in schema.items() if name != "gone"}
+            for schema in self.server.schemas
+            if query["deleted"] == "true" or not schema.get("gone")
         ]
         if self.server.has_pages:
             start = int(query["offset"])
-            found = found[start : start + int(query["limit"])]
-        return 200, json.dumps(found).encode()
+            result = result[start : start + int(query["limit"])]
+        return 200, json.dumps(result).encode()
 
     def log_message(self, *_: object) -> None:
         return
@@ -91,9 +91,9 @@ def listed(subject: str, version: int, schema_id: int, **more: object) -> Listed
 def test_registry_pages_are_all_read_once(*, has_pages: bool) -> None:
     schemas = [listed(f"s{number}", 1, number) for number in range(1, 2501)]
     with serving(schemas, has_pages=has_pages) as server:
-        found = open_schemas(server.url, [])
-    assert [each.schema_id for each in found] == list(range(1, 2501))
-    assert found.by_id(2500).text == '"2500"'
+        result = open_schemas(server.url, [])
+    assert [each.schema_id for each in result] == list(range(1, 2501))
+    assert result.by_id(2500).text == '"2500"'
     # Contexts other than the default one are asked for.
     assert {request["subjectPrefix"] for request in server.requests} == {":*:"}
     assert len(server.requests) == (8 if has_pages else 4)
@@ -109,17 +109,17 @@ def test_registry_schemas_have_versions_states_and_references() -> None:
         listed(":.ctx:a", 1, 1),
     ]
     with serving(schemas) as server:
-        found = open_schemas(server.url, [])
-    assert [(each.version, each.state) for each in found.versions_of("a")] == [
+        result = open_schemas(server.url, [])
+    assert [(each.version, each.state) for each in result.versions_of("a")] == [
         (1, VersionState.DELETED),
         (2, VersionState.LIVE),
     ]
-    assert list(found.references_of(found.by_id(2))) == ["n"]
-    assert found.by_guid("b7b4a7f0-0000-0000-0000-000000000001").schema_id == 2
-    assert found.by_id(1, ".ctx").context == ".ctx"
-    assert [each.reason for each in found.unreadable] == ["c 1: unknown type of schema 'XSD'"]
+    assert list(result.references_of(result.by_id(2))) == ["n"]
+    assert result.by_guid("b7b4a7f0-0000-0000-0000-000000000001").schema_id == 2
+    assert result.by_id(1, ".ctx").context == ".ctx"
+    assert [each.reason for each in result.unreadable] == ["c 1: unknown type of schema 'XSD'"]
     # Apicurio has the same API, and its ids are those of its serializers.
-    assert found.find(SchemaKey(KeyKind.CONTENT_ID, 3)).schema_id == 3
+    assert result.find(SchemaKey(KeyKind.CONTENT_ID, 3)).schema_id == 3
 
 
 def test_registry_user_is_read_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -102,8 +102,8 @@ def test_schema_guid_depends_on_metadata_rules_and_references(more: dict[str, An
 
 def test_md5_in_a_schema_record_is_its_guid() -> None:
     stored = schema_record("a", 1, 1, md5="AAECAwQFBgcICQoLDA0ODw==")
-    found = replayed([stored]).by_guid("00010203-0405-0607-0809-0a0b0c0d0e0f")
-    assert found.schema_id == 1
+    result = replayed([stored]).by_guid("00010203-0405-0607-0809-0a0b0c0d0e0f")
+    assert result.schema_id == 1
 
 
 def test_malformed_metadata_leaves_the_schema_readable() -> None:
@@ -156,42 +156,47 @@ VERSIONS: dict[str, tuple[list[Written], list[tuple[int, int, VersionState]]]] =
 @pytest.mark.parametrize("case", VERSIONS)
 def test_schema_versions_have_the_state_of_their_last_record(case: str) -> None:
     records, expected = VERSIONS[case]
-    found = replayed(records)
-    assert states(found, "a") == expected
-    assert not found.unreadable
+    replayed_records = replayed(records)
+    assert states(replayed_records, "a") == expected
+    assert not replayed_records.unreadable
 
 
 def test_replaced_schema_stays_readable_by_id_and_guid() -> None:
-    found = replayed(VERSIONS["version replaced"][0])
-    assert found.by_id(7).subjects == (SubjectVersion("a", 1, GONE),)
-    assert found.by_guid(guid_of('"string"', ())).schema_id == 7
+    replayed_records = replayed(VERSIONS["version replaced"][0])
+    assert replayed_records.by_id(7).subjects == (SubjectVersion("a", 1, GONE),)
+    assert replayed_records.by_guid(guid_of('"string"', ())).schema_id == 7
 
 
 def test_schema_id_of_several_subjects_is_one_schema() -> None:
-    found = replayed([schema_record("b", 1, 4), schema_record("a", 3, 4)])
-    assert found.by_id(4).subjects == (SubjectVersion("a", 3), SubjectVersion("b", 1))
-    assert len(found) == 1
+    replayed_records = replayed([schema_record("b", 1, 4), schema_record("a", 3, 4)])
+    assert replayed_records.by_id(4).subjects == (SubjectVersion("a", 3), SubjectVersion("b", 1))
+    assert len(replayed_records) == 1
 
 
 def test_same_schema_id_in_another_context_is_another_schema() -> None:
-    found = replayed([schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')])
-    assert (found.by_id(1).text, found.by_id(1, ".ctx").text) == ('"string"', '"long"')
-    assert found.subjects() == [":.ctx:a", "a"]
+    replayed_records = replayed(
+        [schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')]
+    )
+    assert (replayed_records.by_id(1).text, replayed_records.by_id(1, ".ctx").text) == (
+        '"string"',
+        '"long"',
+    )
+    assert replayed_records.subjects() == [":.ctx:a", "a"]
     with pytest.raises(UnknownSchemaError, match=r"no schema has id 1 of context \.other"):
-        found.by_id(1, ".other")
+        replayed_records.by_id(1, ".other")
 
 
 def test_schema_id_with_two_texts_is_a_conflict_and_the_later_text_is_used() -> None:
-    found = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
-    assert found.by_id(1).text == '"long"'
-    assert found.by_guid(guid_of('"string"', ())).text == '"string"'
-    assert [(one.offset, one.reason) for one in found.conflicts] == [
+    replayed_records = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
+    assert replayed_records.by_id(1).text == '"long"'
+    assert replayed_records.by_guid(guid_of('"string"', ())).text == '"string"'
+    assert [(conflict.offset, conflict.reason) for conflict in replayed_records.conflicts] == [
         (1, "id 1 has another schema than at offset 0")
     ]
 
 
 def test_subject_settings_are_those_of_the_last_record() -> None:
-    found = replayed(
+    replayed_records = replayed(
         [
             setting("CONFIG", None, compatibilityLevel="NONE"),
             setting("CONFIG", "a", compatibilityLevel="FULL"),
@@ -200,18 +205,18 @@ def test_subject_settings_are_those_of_the_last_record() -> None:
             setting("MODE", "b", mode="IMPORT"),
         ]
     )
-    assert found.settings == {
+    assert replayed_records.settings == {
         "": SubjectSettings("NONE"),
         "b": SubjectSettings(mode="IMPORT", alias="a"),
     }
 
 
 def test_schema_type_defaults_to_avro() -> None:
-    found = replayed(
+    replayed_records = replayed(
         schema_record("a", number, number, more, schemaType=more)
         for number, more in enumerate(("PROTOBUF", "JSON"), start=1)
     )
-    assert [each.type for each in found] == [SchemaType.PROTOBUF, SchemaType.JSON]
+    assert [each.type for each in replayed_records] == [SchemaType.PROTOBUF, SchemaType.JSON]
     assert replayed([schema_record("a", 1, 1)]).by_id(1).type is SchemaType.AVRO
 
 
@@ -248,24 +253,26 @@ ODD: dict[str, tuple[Written, str]] = {
 @pytest.mark.parametrize("case", ODD)
 def test_malformed_schema_record_is_reported_with_its_offset(case: str) -> None:
     odd, reason = ODD[case]
-    found = replayed([schema_record("b", 1, 9), odd, schema_record("a", 2, 10, '"long"')])
-    ((offset, text),) = [(each.offset, each.reason) for each in found.unreadable]
+    replayed_records = replayed(
+        [schema_record("b", 1, 9), odd, schema_record("a", 2, 10, '"long"')]
+    )
+    ((offset, text),) = [(each.offset, each.reason) for each in replayed_records.unreadable]
     assert offset == 1
     assert reason in text
-    assert [each.schema_id for each in found] == [9, 10]
+    assert [each.schema_id for each in replayed_records] == [9, 10]
 
 
 def test_rules_that_are_no_list_are_ignored() -> None:
-    found = replayed([schema_record("a", 1, 1, ruleSet={"domainRules": 7})])
-    assert found.by_id(1).rule_types == ()
-    assert not found.unreadable
+    replayed_records = replayed([schema_record("a", 1, 1, ruleSet={"domainRules": 7})])
+    assert replayed_records.by_id(1).rule_types == ()
+    assert not replayed_records.unreadable
 
 
 def test_schema_topic_records_of_other_types_are_counted() -> None:
     other = [setting("NOOP", None), setting("CONTEXT", None), setting("NOOP", None)]
-    found = replayed([*other, (b'{"magic":0,"keytype":"FUTURE","x":[1]}', b"\xff")])
-    assert found.skipped == {"NOOP": 2, "CONTEXT": 1, "FUTURE": 1}
-    assert not found.unreadable
+    replayed_records = replayed([*other, (b'{"magic":0,"keytype":"FUTURE","x":[1]}', b"\xff")])
+    assert replayed_records.skipped == {"NOOP": 2, "CONTEXT": 1, "FUTURE": 1}
+    assert not replayed_records.unreadable
 
 
 def test_schema_record_key_is_read_in_any_field_order() -> None:
@@ -284,32 +291,34 @@ def referring(subject: str, schema_id: int, *names: str, version: int = 1) -> Wr
 
 
 def test_schema_references_precede_the_schemas_that_use_them() -> None:
-    found = replayed([referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)])
-    references = found.references_of(found.by_id(1))
+    replayed_records = replayed(
+        [referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)]
+    )
+    references = replayed_records.references_of(replayed_records.by_id(1))
     assert [(name, each.schema_id) for name, each in references.items()] == [("n.c", 3), ("n.b", 2)]
 
 
 def test_reference_to_deleted_version_resolves() -> None:
-    found = replayed([referring("a", 1, "b"), referring("b", 2), delete_subject("b", 1)])
-    assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
+    replayed_records = replayed([referring("a", 1, "b"), referring("b", 2), delete_subject("b", 1)])
+    assert replayed_records.references_of(replayed_records.by_id(1))["n.b"].schema_id == 2
 
 
 def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> None:
-    found = replayed(
+    replayed_records = replayed(
         [
             referring("a", 1, "b", version=-1),
             schema_record("b", 1, 2),
             schema_record("b", 2, 3, '"long"', deleted=True),
         ]
     )
-    assert found.references_of(found.by_id(1))["n.b"].schema_id == 2
+    assert replayed_records.references_of(replayed_records.by_id(1))["n.b"].schema_id == 2
 
 
 def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context() -> None:
-    found = replayed(
+    replayed_records = replayed(
         [referring(":.c:a", 1, "b"), schema_record("b", 1, 2), schema_record(":.c:b", 1, 2, '"x"')]
     )
-    assert found.references_of(found.by_id(1, ".c"))["n.b"].context == ".c"
+    assert replayed_records.references_of(replayed_records.by_id(1, ".c"))["n.b"].context == ".c"
 
 
 @pytest.mark.parametrize(
@@ -329,37 +338,37 @@ def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context
 def test_circular_or_missing_schema_reference_is_rejected(
     records: list[Written], reason: str
 ) -> None:
-    found = replayed(records)
+    replayed_records = replayed(records)
     with pytest.raises(BadSchemaError, match=reason):
-        found.references_of(found.by_id(1))
+        replayed_records.references_of(replayed_records.by_id(1))
 
 
 def test_long_chain_of_references_resolves() -> None:
     links = 5000
-    found = replayed(
+    replayed_records = replayed(
         referring(f"s{number}", number + 1, f"s{number + 1}")
         if number < links
         else referring(f"s{number}", number + 1)
         for number in range(links + 1)
     )
-    assert len(found.references_of(found.by_id(1))) == links
+    assert len(replayed_records.references_of(replayed_records.by_id(1))) == links
 
 
 # ------------------------------------------------------------------------------- foreign ids
 
 
 def test_apicurio_ids_are_not_resolved_as_registry_ids() -> None:
-    found = replayed([schema_record("a", 1, 5)])
-    assert found.find(SchemaKey(KeyKind.ID, 5)).schema_id == 5
+    replayed_records = replayed([schema_record("a", 1, 5)])
+    assert replayed_records.find(SchemaKey(KeyKind.ID, 5)).schema_id == 5
     for kind in (KeyKind.WIDE_ID, KeyKind.CONTENT_ID, KeyKind.GLOBAL_ID):
         with pytest.raises(UnknownSchemaError, match="no schema has"):
-            found.find(SchemaKey(kind, 5))
+            replayed_records.find(SchemaKey(kind, 5))
 
 
 def test_schemas_are_equal_after_pickling() -> None:
-    found = replayed([schema_record("a", 1, 5)])
-    sent: Schemas = pickle.loads(pickle.dumps(found))  # noqa: S301
-    assert sent.by_id(5) == found.by_id(5)
+    replayed_records = replayed([schema_record("a", 1, 5)])
+    sent: Schemas = pickle.loads(pickle.dumps(replayed_records))  # noqa: S301
+    assert sent.by_id(5) == replayed_records.by_id(5)
 
 
 # ------------------------------------------------------------------------------- logs
@@ -375,9 +384,9 @@ def test_schemas_after_damage_in_the_topic_are_read(tmp_path: Path, damaged: int
     position = len(b"".join(batches[:damaged]))
     log = tmp_path / "_schemas-0" / f"{0:020d}.log"
     flip(log, position + len(batches[damaged]) - 5)
-    found = schemas_of_dump([str(tmp_path)], BUDGET)
-    assert [each.schema_id for each in found] == [n for n in range(4) if n != damaged]
-    (problem,) = found.unreadable
+    result = schemas_of_dump([str(tmp_path)], BUDGET)
+    assert [each.schema_id for each in result] == [n for n in range(4) if n != damaged]
+    (problem,) = result.unreadable
     assert (problem.path, problem.position_bytes) == (str(log), position)
     assert problem.reason.startswith("bad_crc")
 
@@ -392,9 +401,9 @@ def test_oversized_schema_record_is_reported_and_others_are_read(tmp_path: Path)
         batch_of(offset, [(1000, key, value)], ZSTD) for offset, (key, value) in enumerate(records)
     ]
     write_partition(tmp_path, {0: b"".join(batches)}, "_schemas-0")
-    found = schemas_of_dump([str(tmp_path)], DecompressionBudget(1 << 20))
-    assert [each.schema_id for each in found] == [1, 3]
-    assert ["--max-decompressed-bytes" in each.reason for each in found.unreadable] == [True]
+    result = schemas_of_dump([str(tmp_path)], DecompressionBudget(1 << 20))
+    assert [each.schema_id for each in result] == [1, 3]
+    assert ["--max-decompressed-bytes" in each.reason for each in result.unreadable] == [True]
     assert len(schemas_of_dump([str(tmp_path)], BUDGET)) == 3
 
 
@@ -458,18 +467,18 @@ def written(operation: Operation) -> Written:
 
 def model_of(operations: Iterable[Operation]) -> dict[tuple[str, int], tuple[int, VersionState]]:
     """What a registry would know, and what it has forgotten but the log has."""
-    found: dict[tuple[str, int], tuple[int, VersionState]] = {}
+    result: dict[tuple[str, int], tuple[int, VersionState]] = {}
     for kind, subject, version, schema_id in operations:
         place = (subject, version)
         if kind in ("write", "soft"):
-            found[place] = schema_id, LIVE if kind == "write" else DELETED
+            result[place] = schema_id, LIVE if kind == "write" else DELETED
         elif kind == "delete":
-            for (other, number), (known, state) in list(found.items()):
+            for (other, number), (known, state) in list(result.items()):
                 if other == subject and number <= version and state is LIVE:
-                    found[other, number] = known, DELETED
-        elif place in found:
-            found[place] = found[place][0], GONE
-    return found
+                    result[other, number] = known, DELETED
+        elif place in result:
+            result[place] = result[place][0], GONE
+    return result
 
 
 @given(OPERATIONS, st.randoms(use_true_random=False))
@@ -481,14 +490,14 @@ def test_schema_replay_equals_the_model_in_any_record_order(
     topic = SchemasTopic()
     for record in records:
         topic.add(record)
-    found = topic.schemas("")
+    actual = topic.schemas("")
     expected = model_of(operations)
     for (subject, version), (schema_id, state) in expected.items():
-        known = {each.version: each for each in found.versions_of(subject)}[version]
+        known = {each.version: each for each in actual.versions_of(subject)}[version]
         assert known.state is state
         if state is not GONE:
             assert known.schema.schema_id == schema_id
-    assert {each.schema_id for each in found} == {
-        one.schema_id for one in operations if one.kind in ("write", "soft")
+    assert {each.schema_id for each in actual} == {
+        operation.schema_id for operation in operations if operation.kind in ("write", "soft")
     }
-    assert not found.unreadable + found.conflicts
+    assert not actual.unreadable + actual.conflicts

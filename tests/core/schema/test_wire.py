@@ -118,15 +118,15 @@ def rows_of(
         header_column = pa.array(pairs, HEADERS)[offset:]
     frames = frames_of(column, header_column, id_bytes=id_bytes)
     numbers = {row: key for key, rows in frames.groups() for row in rows.tolist()}
-    found = []
+    result = []
     for row in range(len(frames)):
         key = numbers.get(row)
         body = frames.data[frames.starts[row] : frames.ends[row]].tobytes()
         compressed = frames.is_compressed is not None and bool(frames.is_compressed[row])
-        found.append(
+        result.append(
             Row(Framing(frames.framing[row]), key, None if key is None else body, compressed)
         )
-    return found
+    return result
 
 
 FORMS: dict[str, tuple[bytes | None, Framing, SchemaKey | None, bytes | None]] = {
@@ -293,16 +293,16 @@ def paths_of(
         bodies = [b"msg"] * len(bodies)
     values = bodies if by_header else [b"\0\0\0\0\7" + body for body in bodies]
     frames = frames_of(pa.array(values, pa.binary()), headers)
-    found = message_indexes(frames, np.arange(len(bodies)))
+    indexes = message_indexes(frames, np.arange(len(bodies)))
     # Each path is in use, and named once.
-    used = set(found.path_numbers.tolist()) - {-1}
-    assert not bodies or (used, len(set(found.paths))) == (set(range(len(used))), len(used))
+    used = set(indexes.path_numbers.tolist()) - {-1}
+    assert not bodies or (used, len(set(indexes.paths))) == (set(range(len(used))), len(used))
     return [
         (None, b"")
         if number < 0
-        else (found.paths[number], frames.data[start : frames.ends[row]].tobytes())
+        else (indexes.paths[number], frames.data[start : frames.ends[row]].tobytes())
         for row, (number, start) in enumerate(
-            zip(found.path_numbers.tolist(), found.starts.tolist(), strict=True)
+            zip(indexes.path_numbers.tolist(), indexes.starts.tolist(), strict=True)
         )
     ]
 
@@ -325,11 +325,11 @@ def test_message_indexes_in_headers_and_values_are_read_together() -> None:
     )
     values = pa.array([b"a", b"\0\0\0\0\7\x02\x04b", b"\0\0\0\0\7\0c"], pa.binary())
     frames = frames_of(values, headers)
-    found = message_indexes(frames, np.arange(3))
-    paths = [found.paths[number] for number in found.path_numbers]
-    bodies = [frames.data[found.starts[row] : frames.ends[row]].tobytes() for row in range(3)]
+    indexes = message_indexes(frames, np.arange(3))
+    paths = [indexes.paths[number] for number in indexes.path_numbers]
+    bodies = [frames.data[indexes.starts[row] : frames.ends[row]].tobytes() for row in range(3)]
     assert (paths, bodies) == ([(2,), (2,), (0,)], [b"a", b"b", b"c"])
-    assert len(found.paths) == 2
+    assert len(indexes.paths) == 2
 
 
 @given(st.lists(st.tuples(st.lists(st.integers(0, 2**31 - 1), max_size=5), st.binary(max_size=4))))
@@ -359,10 +359,12 @@ NAMED: dict[str, tuple[bytes, MessagePath, bytes]] = {
 def test_apicurio_message_type_names_are_read(frame: bytes) -> None:
     values = pa.array([frame + body for body, _, _ in NAMED.values()], pa.binary())
     frames = frames_of(values)
-    found = message_indexes(frames, np.arange(len(frames)), has_names=True)
+    indexes = message_indexes(frames, np.arange(len(frames)), has_names=True)
     assert [
-        (found.paths[number], frames.data[start:end].tobytes())
-        for number, start, end in zip(found.path_numbers, found.starts, frames.ends, strict=True)
+        (indexes.paths[number], frames.data[start:end].tobytes())
+        for number, start, end in zip(
+            indexes.path_numbers, indexes.starts, frames.ends, strict=True
+        )
     ] == [(path, rest) for _, path, rest in NAMED.values()]
 
 
@@ -370,9 +372,9 @@ def test_apicurio_header_without_a_type_name_selects_the_first_type() -> None:
     header = [{"key": "apicurio.value.contentId", "value": bytes(7) + b"\7"}]
     values = pa.array([b"\x08\x01", named(b"Refund") + b"\x08\x01"], pa.binary())
     frames = frames_of(values, pa.array([header, header], HEADERS))
-    found = message_indexes(frames, np.arange(2), has_names=True)
-    paths = [found.paths[number] for number in found.path_numbers]
-    bodies = [frames.data[found.starts[row] : frames.ends[row]].tobytes() for row in range(2)]
+    indexes = message_indexes(frames, np.arange(2), has_names=True)
+    paths = [indexes.paths[number] for number in indexes.path_numbers]
+    bodies = [frames.data[indexes.starts[row] : frames.ends[row]].tobytes() for row in range(2)]
     assert (paths, bodies) == ([(0,), ("Refund",)], [b"\x08\x01", b"\x08\x01"])
 
 

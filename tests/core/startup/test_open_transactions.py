@@ -78,11 +78,13 @@ def test_open_transaction_that_no_coordinator_ends_is_not_served(
         write_partition(tmp_path, "__transaction_state-0", transaction_states(7, *states))
     image = None if cluster is None else cluster_of(*cluster)
 
-    found = predict_directories([str(tmp_path)], StartConditions(LogConfig(), image, properties={}))
+    prediction = predict_directories(
+        [str(tmp_path)], StartConditions(LogConfig(), image, properties={})
+    )
 
-    assert found.verdict is verdict, found
-    one = next(one for one in found.partitions if one.topic == "t")
+    assert prediction.verdict is verdict, prediction
+    one = next(partition for partition in prediction.partitions if partition.topic == "t")
     texts = {Verdict.DOES_NOT_SERVE: one.unserved, Verdict.UNKNOWN: one.unknown}
     assert ("from offset 1 on" in (texts.get(verdict) or "")) == (verdict in texts)
-    is_elsewhere = any("open transactions" in text for text in found.not_checked)
+    is_elsewhere = any("open transactions" in text for text in prediction.not_checked)
     assert is_elsewhere == (not states and cluster is None)

@@ -48,9 +48,9 @@ def predict(
 ) -> StartPrediction:
     before = contents(data)
     conditions = StartConditions(config or LogConfig(), cluster, properties={})
-    found = predict_directories([str(data)], conditions)
+    prediction = predict_directories([str(data)], conditions)
     assert contents(data) == before
-    return found
+    return prediction
 
 
 def contents(data: Path) -> dict[str, tuple[int, int]]:
@@ -58,7 +58,9 @@ def contents(data: Path) -> dict[str, tuple[int, int]]:
 
 
 def of(found: StartPrediction, name: str = PARTITION) -> PartitionPrediction:
-    (one,) = [one for one in found.partitions if one.directory.endswith(f"/{name}")]
+    (one,) = [
+        partition for partition in found.partitions if partition.directory.endswith(f"/{name}")
+    ]
     return one
 
 
@@ -75,11 +77,13 @@ def actions(one: PartitionPrediction) -> list[SegmentAction]:
 
 
 def test_data_directory_of_a_stopped_broker_is_safe(data: Path) -> None:
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.SAFE
-    assert {one.outcome for one in found.partitions} == {Outcome.LOADED}
-    assert {action for one in found.partitions for action in actions(one)} == {SegmentAction.KEEP}
+    assert prediction.verdict is Verdict.SAFE
+    assert {partition.outcome for partition in prediction.partitions} == {Outcome.LOADED}
+    assert {action for partition in prediction.partitions for action in actions(partition)} == {
+        SegmentAction.KEEP
+    }
 
 
 def test_torn_active_log_hides_its_segment_after_a_clean_shutdown(data: Path) -> None:
@@ -87,10 +91,10 @@ def test_torn_active_log_hides_its_segment_after_a_clean_shutdown(data: Path) ->
     _, position = struct.unpack(">ii", last.with_suffix(".index").read_bytes()[-8:])
     last.write_bytes(last.read_bytes()[: position + 100])
 
-    found = predict(data)
-    one = of(found)
+    prediction = predict(data)
+    one = of(prediction)
 
-    assert found.verdict is Verdict.LOSES
+    assert prediction.verdict is Verdict.LOSES
     assert one.loaded is not None
     assert one.loaded.log_end_offset == int(last.stem)
     assert one.lost.first_offset == int(last.stem)
@@ -103,10 +107,10 @@ def test_batch_torn_after_the_last_index_entry_stays_and_hides_appended_records(
 ) -> None:
     cut(logs(data)[-1], 100)
 
-    found = predict(data)
-    one = of(found)
+    prediction = predict(data)
+    one = of(prediction)
 
-    assert found.verdict is Verdict.LOSES
+    assert prediction.verdict is Verdict.LOSES
     assert one.loaded is not None
     assert one.loaded.log_end_offset == 2378
     assert one.torn_bytes == 1350
@@ -144,11 +148,11 @@ def test_trailing_zeros_of_the_active_log_prevent_the_start_after_a_clean_shutdo
     last = logs(data)[-1]
     last.write_bytes(last.read_bytes() + bytes(100))
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[0].file == str(last)
-    assert of(found).outcome is Outcome.REFUSED
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert prediction.refused[0].file == str(last)
+    assert of(prediction).outcome is Outcome.REFUSED
 
 
 def test_log_start_above_the_log_end_empties_a_partition(data: Path) -> None:
@@ -170,10 +174,10 @@ def test_special_file_named_like_a_log_is_treated_as_a_missing_log(
     first.unlink()
     make(first)
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.LOSES
-    (missing,) = of(found).missing
+    assert prediction.verdict is Verdict.LOSES
+    (missing,) = of(prediction).missing
     assert (missing.first_offset, missing.end_offset) == (0, int(second.stem))
 
 
@@ -272,18 +276,18 @@ def test_effect_of_a_special_file_on_the_start_is_predicted(
         (data / ".kafka_cleanshutdown").unlink()
         (data / "recovery-point-offset-checkpoint").unlink()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is verdict
+    assert prediction.verdict is verdict
     if verdict is Verdict.UNKNOWN:
-        assert "is a device" in (of(found).unknown or "")
+        assert "is a device" in (of(prediction).unknown or "")
     if verdict is Verdict.DOES_NOT_START:
         # The partition is refused where its snapshot cannot be written.
         is_unwritten = path.suffix == ".snapshot" and kind in _NOWHERE
         at_fault = path.parent if is_unwritten else path
-        assert {refusal.file for refusal in found.refused} == {str(at_fault)}
+        assert {refusal.file for refusal in prediction.refused} == {str(at_fault)}
     if verdict is Verdict.LOSES and path.suffix == ".txnindex":
-        loaded = of(found, folder).loaded
+        loaded = of(prediction, folder).loaded
         assert loaded is not None
         assert loaded.log_end_offset == int(path.stem)
 
@@ -358,10 +362,10 @@ def test_log_rejected_by_recovery_is_not_compared_with_its_index_files(
     struct.pack_into(">I", log, position + 17, crc)
     path.write_bytes(log)
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.UNKNOWN
-    assert "were not checked" in (of(found, "payments-0").unknown or "")
+    assert prediction.verdict is Verdict.UNKNOWN
+    assert "were not checked" in (of(prediction, "payments-0").unknown or "")
 
 
 def batches_of(log: bytearray) -> Iterator[int]:
@@ -379,9 +383,9 @@ def test_circular_link_as_meta_properties_takes_the_directory_offline(
     (other / "meta.properties").unlink()
     _MAKERS[kind](other / "meta.properties")
 
-    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+    prediction = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
-    assert (found.verdict is not Verdict.DOES_NOT_START) is starts
+    assert (prediction.verdict is not Verdict.DOES_NOT_START) is starts
 
 
 @pytest.mark.parametrize("is_socket", [True, False])
@@ -400,28 +404,28 @@ def test_special_file_at_the_path_of_a_new_log_takes_the_data_directory_offline(
     else:
         Path(log).mkdir()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[0].file.endswith(log)
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert prediction.refused[0].file.endswith(log)
 
 
 @pytest.mark.parametrize("node", ["x", "-1", "99999999999", "1.0"])
 def test_invalid_node_id_prevents_the_start(data: Path, node: str) -> None:
-    found = kafka_index.predict(data, config={"node.id": node})
+    prediction = kafka_index.predict(data, config={"node.id": node})
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert "node.id" in [refusal.file for refusal in found.refused]
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert "node.id" in [refusal.file for refusal in prediction.refused]
 
 
 def test_zookeeper_settings_prevent_the_start(data: Path) -> None:
     settings = {"zookeeper.connect": "localhost:2181"}
 
-    found = kafka_index.predict(data, config=settings)
+    prediction = kafka_index.predict(data, config=settings)
     of_kraft = kafka_index.predict(data, config={**settings, "process.roles": "broker"})
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert [refusal.file for refusal in found.refused] == ["zookeeper.connect"]
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert [refusal.file for refusal in prediction.refused] == ["zookeeper.connect"]
     assert of_kraft.verdict is Verdict.SAFE
 
 
@@ -436,12 +440,12 @@ def test_missing_configured_metadata_directory_is_not_safe(
         (data / "__cluster_metadata-0").mkdir()
     settings = {"log.dirs": log_dirs.format(data=data), "metadata.log.dir": "/not/here"}
 
-    found = kafka_index.predict(data, config=settings)
+    prediction = kafka_index.predict(data, config=settings)
 
-    assert (found.verdict is Verdict.DOES_NOT_START) is is_known
-    assert (found.verdict is Verdict.SAFE) is (not has_log and not is_known)
-    assert bool(found.unknown) is (has_log and not is_known)
-    files = [refusal.file for refusal in found.refused]
+    assert (prediction.verdict is Verdict.DOES_NOT_START) is is_known
+    assert (prediction.verdict is Verdict.SAFE) is (not has_log and not is_known)
+    assert bool(prediction.unknown) is (has_log and not is_known)
+    files = [refusal.file for refusal in prediction.refused]
     unexpected = [str(data / "__cluster_metadata-0")] * (has_log and is_known)
     assert files == [*unexpected, *["/not/here/meta.properties"] * is_known]
 
@@ -449,10 +453,10 @@ def test_missing_configured_metadata_directory_is_not_safe(
 def test_metadata_log_in_the_second_data_directory_is_not_safe(data: Path) -> None:
     (data / "__cluster_metadata-0").mkdir()
 
-    found = kafka_index.predict(data, config={"log.dirs": f"/not/here,{data}"})
+    prediction = kafka_index.predict(data, config={"log.dirs": f"/not/here,{data}"})
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.refused[-1].file == "/not/here/meta.properties"
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert prediction.refused[-1].file == "/not/here/meta.properties"
 
 
 @pytest.mark.parametrize("first", ["data", "other"])
@@ -462,31 +466,31 @@ def test_metadata_log_is_in_the_first_data_directory_by_default(data: Path, firs
     paths = sorted([str(data), str(other)], key=lambda path: Path(path).name != first)
     conditions = StartConditions(LogConfig(), properties={"log.dirs": ",".join(paths)})
 
-    found = predict_directories(paths, conditions)
+    prediction = predict_directories(paths, conditions)
 
-    assert (found.verdict is Verdict.DOES_NOT_START) is (first == "other")
+    assert (prediction.verdict is Verdict.DOES_NOT_START) is (first == "other")
 
 
 def test_missing_middle_segment_is_a_gap(data: Path) -> None:
     for path in (data / PARTITION).glob(f"{logs(data)[1].stem}.*"):
         path.unlink()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    (gap,) = of(found).missing
+    (gap,) = of(prediction).missing
     assert (gap.first_offset, gap.last_offset) == (1063, 2116)
     # Without the metadata log, the topic may be compacted.
-    assert found.verdict is Verdict.UNKNOWN
-    assert of(found).notes[0].startswith("gap: offsets 1063 to 2116 are missing")
+    assert prediction.verdict is Verdict.UNKNOWN
+    assert of(prediction).notes[0].startswith("gap: offsets 1063 to 2116 are missing")
 
 
 def test_partition_without_its_metadata_is_stray(data: Path) -> None:
     (data / PARTITION / "partition.metadata").unlink()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert of(found).outcome is Outcome.STRAY
-    assert found.verdict is Verdict.DOES_NOT_SERVE
+    assert of(prediction).outcome is Outcome.STRAY
+    assert prediction.verdict is Verdict.DOES_NOT_SERVE
 
 
 def cluster_with(topic_id: str, replicas: tuple[int, ...], directory: str) -> ClusterImage:
@@ -545,10 +549,10 @@ def test_partition_with_a_missing_directory_is_recreated_empty(data: Path) -> No
 def test_directory_without_meta_properties_does_not_start(data: Path) -> None:
     (data / "meta.properties").unlink()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert found.partitions == ()
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    assert prediction.partitions == ()
 
 
 @pytest.mark.parametrize("other_id", ["x", ""])
@@ -560,10 +564,10 @@ def test_directories_of_two_clusters_do_not_start(
     text = re.sub("cluster.id=.*", f"cluster.id={other_id}", (data / "meta.properties").read_text())
     (other / "meta.properties").write_text(text)
 
-    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+    prediction = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    refused = found.refused[0]
+    assert prediction.verdict is Verdict.DOES_NOT_START
+    refused = prediction.refused[0]
     assert "cluster.id" in refused.reason
     assert refused.line is not None
     lines = Path(refused.file).read_text().splitlines()
@@ -609,19 +613,19 @@ def test_unreadable_bootstrap_metadata_prevents_the_start(
     content = bytearray((DUMP / "bootstrap.checkpoint").read_bytes())
     content[at] = value
 
-    found = with_first_metadata(data, bytes(content))
+    result = with_first_metadata(data, bytes(content))
 
     if reason is None:
-        assert found.verdict is Verdict.UNKNOWN
+        assert result.verdict is Verdict.UNKNOWN
     else:
-        assert found.verdict is Verdict.DOES_NOT_START
-        assert reason in found.refused[0].reason
+        assert result.verdict is Verdict.DOES_NOT_START
+        assert reason in result.refused[0].reason
 
 
 def test_zero_tail_of_the_bootstrap_metadata_prevents_the_start(data: Path) -> None:
-    found = with_first_metadata(data, bytes(40))
+    result = with_first_metadata(data, bytes(40))
 
-    assert [one.reason.partition(" at")[0] for one in found.refused] == ["the batch"]
+    assert [one.reason.partition(" at")[0] for one in result.refused] == ["the batch"]
 
 
 def test_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: Path) -> None:
@@ -637,9 +641,9 @@ def test_broker_halts_once_a_reader_takes_its_last_data_directory_offline(data: 
     (other / "recovery-point-offset-checkpoint").write_bytes(b"\xff")
     last = predict_directories(paths, conditions)
 
-    found = [alone, served, last]
-    assert {one.verdict for one in found} == {Verdict.DOES_NOT_SERVE}
-    halts = [any("the broker halts" in text for text in one.unserved) for one in found]
+    result = [alone, served, last]
+    assert {one.verdict for one in result} == {Verdict.DOES_NOT_SERVE}
+    halts = [any("the broker halts" in text for text in one.unserved) for one in result]
     assert halts == [True, False, True]
 
 
@@ -690,9 +694,13 @@ def test_future_replica_replaces_the_current_one_if_the_metadata_assigns_it(
 ) -> None:
     other = moved_with_future(data)
 
-    found = predict_both(data, other)
+    result = predict_both(data, other)
 
-    outcomes = {one.directory: one.outcome for one in found.partitions if one.topic == "app-logs"}
+    outcomes = {
+        partition.directory: partition.outcome
+        for partition in result.partitions
+        if partition.topic == "app-logs"
+    }
     assert outcomes == {
         str(data / FUTURE): Outcome.LOADED,
         str(other / PARTITION): Outcome.REPLACED,
@@ -716,10 +724,10 @@ def test_stray_partition_in_an_offline_directory_prevents_the_start(
     other = moved_with_future(data)
     (data / "log-start-offset-checkpoint").write_text("x\n")
 
-    found = predict_both(data, other)
+    result = predict_both(data, other)
 
-    assert found.verdict is Verdict.DOES_NOT_START
-    assert any("offline by then" in one.reason for one in found.refused)
+    assert result.verdict is Verdict.DOES_NOT_START
+    assert any("offline by then" in one.reason for one in result.refused)
 
 
 @pytest.mark.parametrize(
@@ -750,10 +758,10 @@ def test_stray_or_deleted_directory_is_only_reported(data: Path, mark: str) -> N
     name = f"{PARTITION}.0123456789abcdef0123456789abcdef-{mark}"
     shutil.copytree(data / PARTITION, data / name)
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.SAFE
-    assert any(name in note for note in found.notes)
+    assert prediction.verdict is Verdict.SAFE
+    assert any(name in note for note in prediction.notes)
 
 
 @pytest.mark.parametrize(
@@ -822,9 +830,9 @@ def test_rejected_checkpoint_is_reported_with_its_line(
 ) -> None:
     (data / name).write_text(text)
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert [(one.file, one.line) for one in found.refused] == [(str(data / name), line)]
+    assert [(one.file, one.line) for one in prediction.refused] == [(str(data / name), line)]
 
 
 def test_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) -> None:
@@ -834,9 +842,9 @@ def test_broker_reads_leader_epochs_before_the_names_of_a_partition(data: Path) 
     (data / PARTITION / "leader-epoch-checkpoint").write_text("10000000\n1\n0 0\n")
     other = add_data_directory(data, "other")
 
-    found = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
+    prediction = predict_directories([str(data), str(other)], StartConditions(LogConfig()))
 
-    assert found.verdict is Verdict.DOES_NOT_SERVE
+    assert prediction.verdict is Verdict.DOES_NOT_SERVE
 
 
 _NO_INTEGERS = ("3000000000", "1_0", "0x1", "", "1 ", "\u0661", "\\u00b9", "9" * 5000, "-1")
@@ -861,12 +869,12 @@ def test_broker_starts_with_the_properties_that_java_reads(
 ) -> None:
     (data / "meta.properties").write_text(text)
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is (Verdict.SAFE if line is None else Verdict.DOES_NOT_START)
+    assert prediction.verdict is (Verdict.SAFE if line is None else Verdict.DOES_NOT_START)
     refused = [] if line is None else [(str(data / "meta.properties"), line)]
-    assert [(one.file, one.line) for one in found.refused] == refused
-    assert all("node.id" in one.reason for one in found.refused if line == 4)
+    assert [(one.file, one.line) for one in prediction.refused] == refused
+    assert all("node.id" in one.reason for one in prediction.refused if line == 4)
 
 
 def tear(data: Path, *, at_entry: bool) -> None:
@@ -900,10 +908,10 @@ def test_log_that_starts_within_another_hides_its_records(data: Path) -> None:
     for suffix in (".log", ".index"):
         first.with_name(f"{int(second.stem) - 7:020d}{suffix}").touch()
 
-    found = predict(data)
+    prediction = predict(data)
 
-    assert found.verdict is Verdict.DOES_NOT_SERVE
-    assert "but they are in the previous log" in (of(found).unserved or "")
+    assert prediction.verdict is Verdict.DOES_NOT_SERVE
+    assert "but they are in the previous log" in (of(prediction).unserved or "")
 
 
 def test_directory_that_is_not_a_partition_prevents_the_start(data: Path) -> None:

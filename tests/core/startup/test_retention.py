@@ -144,10 +144,10 @@ def test_cluster_default_overrides_the_settings_file(data: Path) -> None:
 
 
 def test_retention_is_unknown_without_broker_settings(data: Path) -> None:
-    found = predict(data, {"retention.ms": "1"}, None)
+    prediction = predict(data, {"retention.ms": "1"}, None)
 
-    assert single_partition(found).log_start_retained is None
-    assert any("without --config" in note for note in found.notes)
+    assert single_partition(prediction).log_start_retained is None
+    assert any("without --config" in note for note in prediction.notes)
 
 
 def test_cleanup_policy_is_unknown_without_broker_settings(data: Path) -> None:
@@ -189,11 +189,11 @@ def test_policy_of_one_broker_overrides_the_cluster_default() -> None:
 
 @pytest.mark.parametrize("name", ["log.retention.ms", "log.retention.bytes"])
 def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> None:
-    found = predict(data, {}, {name: "abc"})
+    prediction = predict(data, {}, {name: "abc"})
 
-    assert single_partition(found).log_start_retained is None
-    assert any("are unknown" in note and f"{name}=abc" in note for note in found.notes)
-    assert not any("without --config" in note for note in found.notes)
+    assert single_partition(prediction).log_start_retained is None
+    assert any("are unknown" in note and f"{name}=abc" in note for note in prediction.notes)
+    assert not any("without --config" in note for note in prediction.notes)
 
 
 @pytest.mark.parametrize(
@@ -206,6 +206,6 @@ def test_retention_with_an_invalid_limit_is_unknown(data: Path, name: str) -> No
 def test_index_settings_of_options_override_those_of_the_topic(
     data: Path, config: LogConfig, verdict: Verdict
 ) -> None:
-    found = predict(data, {"segment.index.bytes": "12", "retention.ms": "-1"}, config=config)
+    prediction = predict(data, {"segment.index.bytes": "12", "retention.ms": "-1"}, config=config)
 
-    assert found.verdict is verdict
+    assert prediction.verdict is verdict

@@ -47,10 +47,10 @@ def read(path: Path) -> ClusterMetadata:
 
 def image_of(directory: Path, *records: Pair) -> ClusterImage:
     write_log(directory, log_batch(0, *records))
-    found = read(directory.parent)
-    assert not found.faults.first
-    assert found.cluster is not None
-    return found.cluster
+    result = read(directory.parent)
+    assert not result.faults.first
+    assert result.cluster is not None
+    return result.cluster
 
 
 def change(**fields: Value) -> Pair:
@@ -157,13 +157,13 @@ def test_log_continues_the_newest_snapshot(directory: Path) -> None:
         base_offset=3,
     )
 
-    found = read(directory)
+    result = read(directory)
 
-    assert found.cluster is not None
-    assert list(found.cluster.topics) == [uuid_of(8)]
-    assert found.cluster.features == {"kraft.version": 1}
-    assert found.sources[0].snapshot == "00000000000000000004-0000000001.checkpoint"
-    assert found.sources[0].end_offset == 5
+    assert result.cluster is not None
+    assert list(result.cluster.topics) == [uuid_of(8)]
+    assert result.cluster.features == {"kraft.version": 1}
+    assert result.sources[0].snapshot == "00000000000000000004-0000000001.checkpoint"
+    assert result.sources[0].end_offset == 5
 
 
 def test_snapshot_without_a_footer_is_reported_and_the_older_snapshot_is_read(
@@ -173,21 +173,21 @@ def test_snapshot_without_a_footer_is_reported_and_the_older_snapshot_is_read(
     write_snapshot(directory, 4, PARTITION, has_footer=False)
     write_log(directory, log_batch(2, PARTITION), base_offset=2)
 
-    found = read(directory)
+    result = read(directory)
 
-    assert found.cluster is not None
-    assert list(found.cluster.topics[ORDERS].partitions) == [0]
-    assert any("no footer" in fault.message for fault in found.faults.first)
+    assert result.cluster is not None
+    assert list(result.cluster.topics[ORDERS].partitions) == [0]
+    assert any("no footer" in fault.message for fault in result.faults.first)
 
 
 def test_metadata_snapshot_without_a_log_is_read(directory: Path) -> None:
     write_snapshot(directory, 2, TOPIC)
 
-    found = read(directory)
+    result = read(directory)
 
-    assert found.cluster is not None
-    assert list(found.cluster.topics) == [ORDERS]
-    assert not found.faults.first
+    assert result.cluster is not None
+    assert list(result.cluster.topics) == [ORDERS]
+    assert not result.faults.first
 
 
 def test_metadata_records_missing_before_the_log_start_are_an_error(directory: Path) -> None:
@@ -205,13 +205,13 @@ def test_unknown_metadata_record_is_counted_and_a_later_version_is_an_error(
     newer = (None, b"\x01" + b"\x02" + b"\x09" + b"rest")
     write_log(directory, log_batch(0, later, newer, TOPIC))
 
-    found = read(directory)
+    result = read(directory)
 
-    unknown = [name.name for name in found.counts["__cluster_metadata"] if not name.is_known]
+    unknown = [name.name for name in result.counts["__cluster_metadata"] if not name.is_known]
     assert sorted(unknown) == ["API key 200", "TopicRecord version 9"]
-    assert found.cluster is not None
-    assert list(found.cluster.topics) == [ORDERS]
-    assert [fault.found for fault in found.faults.first] == ["TopicRecord version 9"]
+    assert result.cluster is not None
+    assert list(result.cluster.topics) == [ORDERS]
+    assert [fault.found for fault in result.faults.first] == ["TopicRecord version 9"]
 
 
 def test_damaged_metadata_record_is_reported_and_later_records_are_read(directory: Path) -> None:
@@ -219,11 +219,11 @@ def test_damaged_metadata_record_is_reported_and_later_records_are_read(director
     assert value is not None
     write_log(directory, log_batch(0, (None, value[:-3]), TOPIC))
 
-    found = read(directory)
+    result = read(directory)
 
-    assert "offset 0" in found.faults.first[0].message
-    assert found.cluster is not None
-    assert list(found.cluster.topics) == [ORDERS]
+    assert "offset 0" in result.faults.first[0].message
+    assert result.cluster is not None
+    assert list(result.cluster.topics) == [ORDERS]
 
 
 def test_credentials_are_removed_from_records(directory: Path) -> None:
@@ -238,10 +238,10 @@ def test_credentials_are_removed_from_records(directory: Path) -> None:
     )
     write_log(directory, log_batch(0, scram))
 
-    found = read(directory)
+    result = read(directory)
 
-    assert "stored-key" not in repr(found)
-    assert [name.name for name in found.counts["__cluster_metadata"]] == [
+    assert "stored-key" not in repr(result)
+    assert [name.name for name in result.counts["__cluster_metadata"]] == [
         "UserScramCredentialRecord"
     ]
 

@@ -76,8 +76,8 @@ def test_settings_of_a_topic_are_resolved_independently(tmp_path: Path) -> None:
 def dump(tmp_path: Path) -> Path:
     """A dump whose metadata log has settings of a topic, and of all brokers."""
     dump = copy_dump(tmp_path / "dump", f"{TOPIC}-0", f"{OTHER}-0", "__cluster_metadata-0")
-    found = read_metadata([str(dump)], budget=DecompressionBudget(2**24))
-    end = found.sources[0].end_offset
+    metadata = read_metadata([str(dump)], budget=DecompressionBudget(2**24))
+    end = metadata.sources[0].end_offset
     settings = [
         (_TOPIC_RESOURCE, TOPIC, "index.interval.bytes", "1024"),
         (_TOPIC_RESOURCE, OTHER, "index.interval.bytes", None),
@@ -114,7 +114,7 @@ def test_builds_and_restores_with_topic_configs_write_the_files_of_the_brokers(
 ) -> None:
     expected = expected_files(tmp_path, dump, partition)
     kafka_index.build_indexes(dump, tmp_path / "library")
-    done = run_here("build", "--input", dump, "--output", tmp_path / "command")
+    result = run_here("build", "--input", dump, "--output", tmp_path / "command")
     restore_dump(dump, tmp_path / "restored")
     run_here("restore", "--input", dump, "--output", tmp_path / "same", "--cluster", "same")
     run_here(
@@ -122,15 +122,15 @@ def test_builds_and_restores_with_topic_configs_write_the_files_of_the_brokers(
         *("--rename", f"{TOPIC}=new", "--rename", f"{OTHER}=newer"),
     )
 
-    assert "assumed" not in done.stdout
+    assert "assumed" not in result.stdout
     renamed = partition.replace(TOPIC, "new").replace(OTHER, "newer")
     for place in ("library", "command", "restored", "same"):
         made = contents(tmp_path / place / partition)
         assert {name: made[name] for name in expected} == expected, place
     made = contents(tmp_path / "renamed" / renamed)
     assert {name: made[name] for name in expected} == expected
-    found = kafka_index.verify(tmp_path / "same")
-    rows = [row for row in found.findings if row.topic is not None]
+    actual = kafka_index.verify(tmp_path / "same")
+    rows = [row for row in actual.findings if row.topic is not None]
     assert not [row for row in rows if row.kind.value == "index" and row.found]
 
 
@@ -146,8 +146,8 @@ def test_assumed_settings_are_reported_without_metadata_or_file(tmp_path: Path, 
     assert (
         text not in run_here("build", "--input", dump, "--output", tmp_path / "3", *config).stdout
     )
-    done = run_here("restore", "--input", dump, "--output", tmp_path / "4", *config)
-    assert text not in done.stdout
+    result = run_here("restore", "--input", dump, "--output", tmp_path / "4", *config)
+    assert text not in result.stdout
     option = ("--index-interval-bytes", 4096)
     assert (
         text not in run_here("build", "--input", dump, "--output", tmp_path / "5", *option).stdout
@@ -175,7 +175,7 @@ def test_unknown_property_is_a_warning(
     more = ("--output", tmp_path / "out", "--dry-run") if command == "build" else ()
     source = DUMP if command == "predict" else DUMP / f"{TOPIC}-0"
 
-    done = run_here(command, "--input", source, "--config", path, *more)
+    result = run_here(command, "--input", source, "--config", path, *more)
 
-    assert ("warning" in done.stderr) == (warning is not None), done.stderr
-    assert (warning or "") in done.stderr
+    assert ("warning" in result.stderr) == (warning is not None), result.stderr
+    assert (warning or "") in result.stderr

@@ -44,9 +44,9 @@ def commit(offset: int | None, *, partition: int = 0, version: int = 4) -> Pair:
 
 
 def committed(path: Path) -> dict[int, int]:
-    found = read(path)
-    assert not found.faults.first
-    return {one.partition: one.offset for one in found.offsets or []}
+    result = read(path)
+    assert not result.faults.first
+    return {one.partition: one.offset for one in result.offsets or []}
 
 
 def test_last_commit_of_a_partition_is_its_committed_offset(offsets: Path) -> None:
@@ -173,11 +173,11 @@ def test_groups_of_the_newer_protocols_have_their_epochs(offsets: Path, kind: st
 def test_unknown_record_type_is_counted_by_its_number(offsets: Path) -> None:
     write_log(offsets, log_batch(0, (b"\0\x63rest", b"\0\0"), commit(5)))
 
-    found = read(offsets)
+    result = read(offsets)
 
-    unknown = [name.name for name in found.counts["__consumer_offsets"] if not name.is_known]
+    unknown = [name.name for name in result.counts["__consumer_offsets"] if not name.is_known]
     assert unknown == ["record type 99"]
-    assert len(found.offsets or []) == 1
+    assert len(result.offsets or []) == 1
 
 
 def of_later_version(record: Pair) -> Pair:
@@ -195,11 +195,14 @@ def test_commit_of_later_version_is_fault_and_keeps_earlier_commits(offsets: Pat
         end_of_transaction(4, 40, commit=True),
     )
 
-    found = read(offsets)
+    actual = read(offsets)
 
-    assert [(one.partition, one.offset) for one in found.offsets or []] == [(0, 5), (1, 7)]
-    assert [fault.found for fault in found.faults.first] == ["OffsetCommitValue version 99"] * 2
-    assert [fault.message.split(":")[0] for fault in found.faults.first] == ["offset 1", "offset 3"]
+    assert [(one.partition, one.offset) for one in actual.offsets or []] == [(0, 5), (1, 7)]
+    assert [fault.found for fault in actual.faults.first] == ["OffsetCommitValue version 99"] * 2
+    assert [fault.message.split(":")[0] for fault in actual.faults.first] == [
+        "offset 1",
+        "offset 3",
+    ]
     for what in ("offsets", "groups"):
         result = kafka_index.read_metadata(offsets, what=what)
         assert (result.ok, result.fault_count) == (False, 2)
@@ -216,10 +219,10 @@ def test_state_records_of_later_versions_are_faults_and_keep_earlier_states(tmp_
         tmp_path / "__remote_log_metadata-0", log_batch(0, (None, later[:2] + b"\x63" + later[3:]))
     )
 
-    found = read(tmp_path)
+    result = read(tmp_path)
 
-    assert [one.transactional_id for one in found.transactions or []] == ["t"]
-    assert [fault.found for fault in found.faults.first] == [
+    assert [one.transactional_id for one in result.transactions or []] == ["t"]
+    assert [fault.found for fault in result.faults.first] == [
         "TransactionLogValue version 99",
         "RemotePartitionDeleteMetadataRecord version 99",
     ]
@@ -237,10 +240,10 @@ def test_damaged_commit_is_a_fault_and_keeps_the_earlier_commit(offsets: Path) -
     ]
     write_log(offsets, log_batch(0, *records))
 
-    found = read(offsets)
+    result = read(offsets)
 
-    assert [(one.partition, one.offset) for one in found.offsets or []] == [(0, 5), (1, 6)]
-    places = [(fault.path, fault.message.split(":")[0]) for fault in found.faults.first]
+    assert [(one.partition, one.offset) for one in result.offsets or []] == [(0, 5), (1, 6)]
+    places = [(fault.path, fault.message.split(":")[0]) for fault in result.faults.first]
     assert places == [(str(offsets), "offset 1"), (str(offsets), "offset 2")]
 
 
@@ -321,7 +324,7 @@ def test_table_of_a_missing_internal_topic_is_rejected(offsets: Path) -> None:
 def test_torn_metadata_log_is_a_fault_and_is_read_up_to_the_tear(offsets: Path) -> None:
     write_log(offsets, log_batch(0, commit(5)), log_batch(1, commit(6))[:-10])
 
-    found = read(offsets)
+    result = read(offsets)
 
-    assert found.faults.total == 1
-    assert [one.offset for one in found.offsets or []] == [5]
+    assert result.faults.total == 1
+    assert [one.offset for one in result.offsets or []] == [5]

@@ -29,13 +29,13 @@ def arguments(at: Setting, *more: Argument) -> list[Argument]:
 
 def _build(at: Setting, tmp_path: Path, *more: Argument) -> tuple[Path, list[dict[str, Any]]]:
     output, report = tmp_path / "output", tmp_path / "report.csv"
-    done = build_here(
+    result = build_here(
         *arguments(at, "--output", output, "--report", report),
         "--index-interval-bytes",
         _INTERVAL,
         *more,
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     return output, pc.read_csv(report).to_pylist()
 
 
@@ -71,7 +71,7 @@ def test_build_writes_the_files_that_the_brokers_uploaded(name: str, tmp_path: P
 def test_build_reports_the_position_of_a_damaged_remote_index(tmp_path: Path) -> None:
     at = Setting(tmp_path / "aiven-plain")
     shutil.copytree(setting("aiven-plain").path, at.path)
-    key = next(each for each in at.segments() if "log_gz" in each.name)
+    key = next(segment for segment in at.segments() if "log_gz" in segment.name)
     indexes = Path(f"{at.remote}/{key.name}.indexes")
     data = bytearray(indexes.read_bytes())
     data[3] ^= 1
@@ -87,7 +87,8 @@ def test_unreadable_segment_is_a_row_with_object_and_chunk(tmp_path: Path) -> No
     at = Setting(tmp_path / ENCRYPTED)
     shutil.copytree(setting(ENCRYPTED).path, at.path)
     key = min(
-        (each for each in at.segments() if "log_gz" in each.name), key=lambda k: k.start_offset
+        (segment for segment in at.segments() if "log_gz" in segment.name),
+        key=lambda k: k.start_offset,
     )
     log = Path(f"{at.remote}/{key.name}.log")
     data = bytearray(log.read_bytes())
@@ -95,11 +96,11 @@ def test_unreadable_segment_is_a_row_with_object_and_chunk(tmp_path: Path) -> No
     log.write_bytes(data)
     report = tmp_path / "report.csv"
 
-    done = build_here(
+    result = build_here(
         *arguments(at, "--output", tmp_path / "output", "--report", report, "--topics", "log_gz")
     )
 
-    assert done.returncode == 1
+    assert result.returncode == 1
     rows = pc.read_csv(report).to_pylist()
     (failed,) = (row for row in rows if row["status"] == "failed")
     assert failed["log_path"] == at.file(key, ".log")
@@ -112,9 +113,9 @@ def test_build_of_remote_objects_only_reports_the_start_as_a_lower_bound(
 ) -> None:
     at = setting("local")
     report = tmp_path / "report.csv"
-    done = build_here("--tiered", at.remote, "--output", tmp_path / "out", "--report", report)
+    result = build_here("--tiered", at.remote, "--output", tmp_path / "out", "--report", report)
 
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
     rows = pc.read_csv(report).to_pylist()
     assert {row["status"] for row in rows} == {"built"}
     assert len(rows) == 84
@@ -131,7 +132,7 @@ def test_rerun_of_a_remote_build_reads_no_log(tmp_path: Path) -> None:
 
 def test_outputs_contain_no_key_material(tmp_path: Path) -> None:
     at = setting(ENCRYPTED)
-    done = kafka_index(
+    result = kafka_index(
         "build",
         *arguments(at, "--output", tmp_path / "out", "--report", tmp_path / "report.csv"),
         "--verbose",
@@ -142,8 +143,8 @@ def test_outputs_contain_no_key_material(tmp_path: Path) -> None:
         for line in Path(path).read_text().splitlines()
         if not line.startswith("-----")
     }
-    texts = [done.stdout, done.stderr, (tmp_path / "report.csv").read_text()]
-    assert done.returncode == 0
+    texts = [result.stdout, result.stderr, (tmp_path / "report.csv").read_text()]
+    assert result.returncode == 0
     assert not [secret for secret in secrets for text in texts if secret in text]
 
 
@@ -161,7 +162,7 @@ def test_outputs_contain_no_key_material(tmp_path: Path) -> None:
 def test_options_without_meaning_for_remote_builds_are_wrong_usage(
     options: list[str], message: str
 ) -> None:
-    done = build_here("--input", "/", *options)
+    result = build_here("--input", "/", *options)
 
-    assert done.returncode == 2
-    assert message in done.stderr
+    assert result.returncode == 2
+    assert message in result.stderr

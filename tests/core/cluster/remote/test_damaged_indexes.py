@@ -130,33 +130,33 @@ def _tiered_arguments(at: Setting, remote: str) -> list[str]:
 
 
 def _read(at: Setting, remote: str, _out: Path) -> list[tuple[str, int, int]]:
-    found = read_records(
+    result = read_records(
         at.data,
         tiered=TieredOptions((remote,), keys=at.keys),
         topics="|".join(_TOPICS),
         columns=("topic", "partition", "offset"),
         isolation="read_committed",
     ).read_all()
-    return [tuple(row.values()) for row in found.to_pylist()]
+    return [tuple(row.values()) for row in result.to_pylist()]
 
 
 def _marked(at: Setting, remote: str, _out: Path) -> list[tuple[str, int, int]]:
     """The records that are not marked as aborted, below the last stable offset."""
     tiered = TieredOptions((remote,), keys=at.keys)
     columns = ("topic", "partition", "offset", "is_aborted")
-    found = read_records(at.data, tiered=tiered, topics="wallet_tx", columns=columns).read_all()
+    result = read_records(at.data, tiered=tiered, topics="wallet_tx", columns=columns).read_all()
     others = [row for row in _read(at, remote, _out) if row[0] != "wallet_tx"]
-    rows = [tuple(row.values()) for row in found.to_pylist() if not row.pop("is_aborted")]
+    rows = [tuple(row.values()) for row in result.to_pylist() if not row.pop("is_aborted")]
     return [*others, *rows]
 
 
 def _exported(at: Setting, remote: str, out: Path) -> list[tuple[str, int, int]]:
-    done = run_here(
+    result = run_here(
         "export", "--input", at.data, *_tiered_arguments(at, remote), "--output", out,
         "--isolation", "read_committed", "--format", "jsonl",
         "--columns", "offset",
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
     return [
         (
             file.parents[1].name.removeprefix("topic="),
@@ -169,20 +169,20 @@ def _exported(at: Setting, remote: str, out: Path) -> list[tuple[str, int, int]]
 
 
 def _found(at: Setting, remote: str, _out: Path) -> list[tuple[str, int, int]]:
-    done = run_here(
+    result = run_here(
         "find", "--input", at.data, *_tiered_arguments(at, remote), "--key-regex", "",
         "--isolation", "read_committed", "--json",
     )  # fmt: skip
-    assert done.returncode == 0, done.stdout + done.stderr
-    rows = map(json.loads, done.stdout.splitlines())
-    found = [(row["topic"], row["partition"], row["offset"]) for row in rows]
+    assert result.returncode == 0, result.stdout + result.stderr
+    rows = map(json.loads, result.stdout.splitlines())
+    actual = [(row["topic"], row["partition"], row["offset"]) for row in rows]
     # No condition selects a record without a key.
     table = pq.read_table(at.path / "truth" / "read_uncommitted.parquet")
     keyless = table.filter(pc.is_null(table["key"]))
     names = ("topic", "partition", "offset")
     rest = set(zip(*(keyless[name].to_pylist() for name in names), strict=True))
-    assert rest.isdisjoint(found)
-    return [*found, *rest.intersection(_truth(at))]
+    assert rest.isdisjoint(actual)
+    return [*actual, *rest.intersection(_truth(at))]
 
 
 _READERS = (_read, _marked, _exported, _found)
@@ -196,8 +196,8 @@ def test_records_equal_those_of_consumers_with_any_transaction_index(
     truth = _truth(at)
     assert _damage_transaction_indexes(at, _DAMAGES[damage]) >= 8
     for reader in _READERS:
-        found = reader(at, at.remote, tmp_path / f"out-{reader.__name__}")
-        assert sorted(found) == truth, reader.__name__
+        result = reader(at, at.remote, tmp_path / f"out-{reader.__name__}")
+        assert sorted(result) == truth, reader.__name__
 
 
 @pytest.mark.parametrize("damage", ["zeroed", "empty", "bit-in-producer_id"])
@@ -210,8 +210,8 @@ def test_transaction_indexes_in_a_bucket_do_not_affect_isolation(
     with new_bucket(s3) as bucket:
         remote = upload(Path(at.remote), f"{bucket}/tier")
         for reader in _READERS:
-            found = reader(at, remote, tmp_path / f"out-{reader.__name__}")
-            assert sorted(found) == truth, reader.__name__
+            result = reader(at, remote, tmp_path / f"out-{reader.__name__}")
+            assert sorted(result) == truth, reader.__name__
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS)
@@ -225,7 +225,7 @@ def test_bounded_read_with_damaged_indexes_is_a_slice_of_the_full_read(
     for topic, number in sorted({row[:2] for row in truth}):
         committed = [offset for *_, offset in (row for row in truth if row[:2] == (topic, number))]
         for start in range(0, committed[-1], 29):
-            found = read_records(
+            actual = read_records(
                 at.data,
                 tiered=tiered,
                 partitions={topic: [number]},
@@ -235,7 +235,7 @@ def test_bounded_read_with_damaged_indexes_is_a_slice_of_the_full_read(
                 ending_offsets=start + 11,
             ).read_all()
             expected = [offset for offset in committed if start <= offset < start + 11]
-            assert found["offset"].to_pylist() == expected
+            assert actual["offset"].to_pylist() == expected
 
 
 @pytest.mark.parametrize("layout", _LAYOUTS)
@@ -275,9 +275,9 @@ def test_answers_with_a_flipped_index_bit_are_right_or_reported(
             place = some.randrange(8 * len(data))
             data[place // 8] ^= 1 << place % 8
             path.write_bytes(data)
-    found = _answers(at, tmp_path / "found.csv")
-    assert len(found) == len(expected)
-    for row, right in zip(found, expected, strict=True):
+    actual = _answers(at, tmp_path / "found.csv")
+    assert len(actual) == len(expected)
+    for row, right in zip(actual, expected, strict=True):
         assert row == right or "unreadable" in row.values()
     assert sorted(_read(at, at.remote, tmp_path)) == _truth(at)
 
@@ -297,11 +297,11 @@ def _answers(at: Setting, target: Path) -> list[dict[str, str]]:
     lines = [f"{row['topic']},{row['partition']},{row['timestamp']}" for row in asked]
     queries.write_text("\n".join(["topic,partition,timestamp", *lines, ""]))
     keys = [part for name, file in at.keys for part in ("--tiered-key", f"{name}={file}")]
-    done = run_here(
+    result = run_here(
         "lookup", "--logs", at.data, "--tiered", at.remote, *keys, "--queries", queries,
         "--by", "timestamp", "--output", target,
     )  # fmt: skip
-    assert done.returncode in (0, 1), done.stderr
+    assert result.returncode in (0, 1), result.stderr
     with target.open() as file:
         rows = list(csv.DictReader(file))
     return [{name: row[name] for name in row if not name.startswith("entry_")} for row in rows]

@@ -63,7 +63,7 @@ def _ask(lookups: Lookups, rows: list[dict[str, Any]], values: list[int]) -> lis
             Keys(np.array(values, np.int64)),
         )
     )
-    assert not [each for each in lookups.drain_findings() if each.kind == UNREADABLE]
+    assert not [finding for finding in lookups.drain_findings() if finding.kind == UNREADABLE]
     return [dict(row) for row in answers.to_arrow().to_pylist()]
 
 
@@ -88,10 +88,10 @@ def test_lookups_of_times_equal_the_answers_of_the_broker(name: str) -> None:
         row for row in at.rows("offsets_for_times.csv.gz") if row["isolation"] == "read_uncommitted"
     ]
     with _lookups(at, By.TIMESTAMP) as lookups:
-        found = _ask(lookups, rows, [int(row["timestamp"]) for row in rows])
+        result = _ask(lookups, rows, [int(row["timestamp"]) for row in rows])
 
     assert len(rows) > 300
-    assert [_as_broker(answer) for answer in found] == [
+    assert [_as_broker(answer) for answer in result] == [
         _expected(row, "foundTimestamp") for row in rows
     ]
 
@@ -101,9 +101,9 @@ def test_lookups_of_offsets_equal_the_answers_of_the_broker(name: str) -> None:
     at = setting(name)
     rows = [row for row in at.rows("offsets.csv.gz") if row["isolation"] == "read_uncommitted"]
     with _lookups(at, By.TIMESTAMP) as lookups:
-        found = _ask(lookups, rows, [_SPECS[row["spec"]] for row in rows])
+        result = _ask(lookups, rows, [_SPECS[row["spec"]] for row in rows])
 
-    for row, answer in zip(rows, found, strict=True):
+    for row, answer in zip(rows, result, strict=True):
         assert _as_broker(answer) == _expected(row, "timestamp"), row
 
 
@@ -128,11 +128,11 @@ def test_every_record_is_found_by_its_offset(name: str) -> None:
     records = pq.read_table(at.path / "truth" / "read_uncommitted.parquet")
     rows = records.select(["topic", "partition"]).to_pylist()
     with _lookups(at, By.OFFSET) as lookups:
-        found = _ask(lookups, rows, records["offset"].to_pylist())
+        actual = _ask(lookups, rows, records["offset"].to_pylist())
 
-    assert {row["status"] for row in found} == {"found"}
+    assert {row["status"] for row in actual} == {"found"}
     for column, expected in (("found_offset", "offset"), ("found_timestamp_ms", "timestamp")):
-        assert [row[column] for row in found] == records[expected].to_pylist()
+        assert [row[column] for row in actual] == records[expected].to_pylist()
 
 
 @pytest.mark.parametrize("name", ["local", "aiven-zstd-enc"])
@@ -149,10 +149,10 @@ def test_lookups_in_remote_objects_only_answer_up_to_their_end(name: str) -> Non
             for row in records
             if row["offset"] <= ends.get((row["topic"], row["partition"]), -1)
         ]
-        found = _ask(lookups, rows, [row["offset"] for row in rows])
+        result = _ask(lookups, rows, [row["offset"] for row in rows])
 
     assert len(rows) > 1000
-    assert [row["found_timestamp_ms"] for row in found] == [row["timestamp"] for row in rows]
+    assert [row["found_timestamp_ms"] for row in result] == [row["timestamp"] for row in rows]
 
 
 def test_lookup_uses_the_remote_indexes() -> None:
@@ -188,17 +188,17 @@ def test_lookups_in_s3_equal_local_lookups(name: str, module_bucket: str) -> Non
     remote = upload(Path(at.remote), f"{module_bucket}/{name}/remote")
     data = upload(Path(at.data), f"{module_bucket}/{name}/data")
 
-    found = _answers(at, remote, data)
+    result = _answers(at, remote, data)
 
-    assert found == _answers(at, at.remote, at.data)
-    assert found.column("found_offset").null_count < len(found)
+    assert result == _answers(at, at.remote, at.data)
+    assert result.column("found_offset").null_count < len(result)
 
 
 def _lookup(*arguments: Argument) -> dict[str, object]:
-    done = run_here("lookup", *arguments, "--topic", "wallet_tx", "--partition", 0, "--json")
-    assert done.returncode == 0, done.stderr
-    answer: dict[str, object] = json.loads(done.stdout)
-    return {**answer, "stderr": done.stderr}
+    result = run_here("lookup", *arguments, "--topic", "wallet_tx", "--partition", 0, "--json")
+    assert result.returncode == 0, result.stderr
+    answer: dict[str, object] = json.loads(result.stdout)
+    return {**answer, "stderr": result.stderr}
 
 
 def test_lookup_combines_a_log_directory_and_remote_segments() -> None:
@@ -230,12 +230,12 @@ def test_encrypted_segment_is_read_with_its_keys() -> None:
 
 def test_encrypted_segment_without_its_key_is_unreadable_with_a_hint() -> None:
     at = setting(ENCRYPTED)
-    done = run_here(
+    result = run_here(
         "lookup", "--tiered", at.remote, "--topic", "turnover", "--partition", 0, "--offset", 7
     )
 
-    assert done.returncode == 1
-    assert "give its private key, --tiered-key gk-" in done.stderr
+    assert result.returncode == 1
+    assert "give its private key, --tiered-key gk-" in result.stderr
 
 
 _ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]
@@ -258,7 +258,7 @@ def test_records_of_a_tiered_dump_equal_those_of_consumers(name: str, isolation:
     at = setting(name)
     truth = pq.read_table(at.path / "truth" / f"{isolation}.parquet").sort_by(_ORDER)
 
-    found = read_records(
+    result = read_records(
         at.data,
         tiered=TieredOptions((at.remote,), keys=at.keys),
         topics="(?!__).*",
@@ -266,11 +266,11 @@ def test_records_of_a_tiered_dump_equal_those_of_consumers(name: str, isolation:
         isolation=isolation,
     ).read_all()
 
-    assert found.num_rows == truth.num_rows
+    assert result.num_rows == truth.num_rows
     for column, name_there in _COLUMNS.items():
         # The expected values of read_committed have only offsets and timestamps.
         if name_there in truth.column_names:
-            values = found[column]
+            values = result[column]
             if pa.types.is_timestamp(values.type):
                 values = values.cast(pa.int64())
             assert values.to_pylist() == truth[name_there].to_pylist(), column

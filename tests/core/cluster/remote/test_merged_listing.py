@@ -95,12 +95,12 @@ def test_tiered_partition_has_exactly_the_records_of_a_consumer(name: str) -> No
     at = setting(name)
     with keys(at.keys):
         listing = _union(at, with_data=True)
-        found = _found(listing)
+        actual = _found(listing)
     expected = _truth(at)
 
     for partition, rows in expected.items():
-        assert found[partition] == rows, partition
-    assert {each for each in found if not each[0].startswith("__")} == set(expected)
+        assert actual[partition] == rows, partition
+    assert {each for each in actual if not each[0].startswith("__")} == set(expected)
     assert any(is_segment_path(segment.log_path) for segment in listing.segments)
 
 
@@ -109,7 +109,7 @@ def test_remote_objects_have_the_same_records_up_to_the_last_upload(name: str) -
     at = setting(name)
     with keys(at.keys):
         listing = _union(at, with_data=False)
-        found = _found(listing)
+        actual = _found(listing)
     expected = _truth(at)
 
     for partition, tiered in listing.tiered.items():
@@ -117,7 +117,7 @@ def test_remote_objects_have_the_same_records_up_to_the_last_upload(name: str) -
         rows = expected[partition.topic, partition.partition]
         uploaded = [row for row in rows if int(str(row[0])) <= tiered.tiered_end_offset]
         # Without a checkpoint, records that were deleted from a segment's head are still there.
-        assert found[partition.topic, partition.partition][-len(uploaded) :] == uploaded
+        assert actual[partition.topic, partition.partition][-len(uploaded) :] == uploaded
 
 
 @pytest.mark.parametrize("name", SETTINGS)
@@ -197,7 +197,7 @@ def test_recreated_topic_is_listed_and_can_be_selected_by_id(tmp_path: Path) -> 
     shutil.copytree(setting("local").path, at.path)
     old = "AAAAAAAAAAAAAAAAAAAAAA"
     folder = Path(at.remote) / "kafka-tiered-storage"
-    live = next(each for each in folder.iterdir() if each.name.startswith("log_gz-0-"))
+    live = next(path for path in folder.iterdir() if path.name.startswith("log_gz-0-"))
     shutil.copytree(live, folder / f"log_gz-0-{old}")
     with_data = list_merged([at.data], TieredOptions((at.remote,)), topics=re.compile("log_gz"))
     chosen = list_merged(
@@ -227,11 +227,11 @@ def test_remote_segment_is_read_up_to_the_local_log_start(tmp_path: Path) -> Non
 
     with keys(at.keys):
         listing = _union(at, with_data=True)
-        found = _found(listing)["kept-both", 0]
+        result = _found(listing)["kept-both", 0]
 
     remote = [s for s in listing.segments if s.topic == "kept-both" and is_segment_path(s.log_path)]
     assert [segment.log_size_bytes for segment in remote] == [position]
-    assert found == _truth(at)["kept-both", 0]
+    assert result == _truth(at)["kept-both", 0]
 
 
 def test_unknown_topic_id_is_rejected() -> None:
@@ -254,9 +254,9 @@ def test_file_uri_is_accepted_as_a_folder() -> None:
     at = setting("aiven-plain")
     options = TieredOptions((f"file://{at.remote}/",))
 
-    found = list_merged([], options, topics=None)
+    result = list_merged([], options, topics=None)
 
-    assert found.segments == _union(at, with_data=False).segments
+    assert result.segments == _union(at, with_data=False).segments
 
 
 def test_iceberg_segments_are_rejected_by_name(tmp_path: Path) -> None:

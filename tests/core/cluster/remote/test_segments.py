@@ -74,7 +74,7 @@ def test_ranges_and_streams_are_slices_of_the_complete_log(name: str) -> None:
             starts, ends = [0, 7, 1000, 1020, len(whole) - 5], [3, 9, 1003, 1030, len(whole) + 5]
 
             assert log.size_bytes == len(whole)
-            assert [bytes(each) for each in log.read_ranges(starts, ends)] == [
+            assert [bytes(range_) for range_ in log.read_ranges(starts, ends)] == [
                 whole[start:end] for start, end in zip(starts, ends, strict=True)
             ]
             assert b"".join(map(bytes, log.stream(999))) == whole[999:]
@@ -187,12 +187,12 @@ def test_flipped_bit_of_a_manifest_is_an_error_or_without_effect_on_the_bytes(
     errors = []
     for position in np.random.default_rng(1).choice(len(text), 60, replace=False).tolist():
         _flip(path, position)
-        found = _outcome(at, key)
+        result = _outcome(at, key)
         path.write_bytes(text)
-        if isinstance(found, KafkaIndexError):
-            errors.append(found)
+        if isinstance(result, KafkaIndexError):
+            errors.append(result)
         else:
-            assert found == whole
+            assert result == whole
     assert len(errors) > 30
     assert all(str(log.with_suffix("")) in str(error.path) for error in errors)
 
@@ -338,7 +338,7 @@ def _as_kafka_prints(event: MetadataEvent) -> str:
     if event.custom_metadata is not None:
         custom = f"Optional[CustomMetadata{{{len(event.custom_metadata)} bytes}}]"
     if isinstance(event, SegmentEvent):
-        epochs = ", ".join(f"{each.epoch}={each.start_offset}" for each in event.epochs)
+        epochs = ", ".join(f"{epoch.epoch}={epoch.start_offset}" for epoch in event.epochs)
         return (
             f"RemoteLogSegmentMetadata{{remoteLogSegmentId={segment}, "
             f"startOffset={event.start_offset}, endOffset={event.end_offset}, "
@@ -361,16 +361,18 @@ def test_events_equal_the_output_of_kafka_dump_log(name: str) -> None:
     text = gzip.decompress((at.path / "truth" / "remote_log_metadata.txt.gz").read_bytes()).decode()
     expected = [tuple(line.split("\t")) for line in text.splitlines()[1:]]
 
-    found = [
-        (str(each.partition), str(each.offset), _as_kafka_prints(each.event))
-        for each in _records(at)
+    actual = [
+        (str(record.partition), str(record.offset), _as_kafka_prints(record.event))
+        for record in _records(at)
     ]
 
-    assert sorted(found) == sorted(expected)
+    assert sorted(actual) == sorted(expected)
 
 
 def test_last_state_of_a_segment_is_used() -> None:
-    metadata = RemoteLogMetadata.of_events(each.event for each in _records(setting("aiven-plain")))
+    metadata = RemoteLogMetadata.of_events(
+        record.event for record in _records(setting("aiven-plain"))
+    )
     states = [segment.state for segment in metadata.segments.values()]
 
     assert states.count(SegmentState.COPY_SEGMENT_FINISHED) == 85

@@ -51,9 +51,9 @@ def test_leader_append_sets_the_log_append_time(tmp_path: Path, codec: str) -> N
     with open_log(tmp_path, settings) as log:
         log.append_as_leader(data_batch(timestamp_ms=5, compression=codec), 0)
     with LogSegment.open(tmp_path / "topic-0" / f"{0:020d}.log") as closed:
-        found = closed.find_offset_by_timestamp(NOW_MS, 0)
-        assert found is not None
-        assert (found.timestamp, found.offset) == (NOW_MS, 0)
+        result = closed.find_offset_by_timestamp(NOW_MS, 0)
+        assert result is not None
+        assert (result.timestamp, result.offset) == (NOW_MS, 0)
 
 
 def test_leader_appends_each_batch_separately(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_committed_read_returns_the_aborted_transactions(tmp_path: Path) -> None
         log.append_as_leader(data_batch(producer=7, transactional=True), 0)
         log.append_as_leader(abort(7), 0, origin=AppendOrigin.COORDINATOR)
         assert log.last_stable_offset == 2
-        found = log.read(0, 10**6, isolation=Isolation.TXN_COMMITTED)
-        assert found.aborted_transactions == ((7, 0),)
+        result = log.read(0, 10**6, isolation=Isolation.TXN_COMMITTED)
+        assert result.aborted_transactions == ((7, 0),)
         assert log.read(0, 10**6).aborted_transactions is None
     assert sizes(tmp_path, ".txnindex") == [34]
 
@@ -169,8 +169,8 @@ def test_read_continues_in_the_next_segment(tmp_path: Path) -> None:
         log.append_as_follower(data_batch(0), 0)
         log.roll()
         log.append_as_follower(data_batch(9), 0)
-        found = log.read(4, 10**6)
-        assert (found.base_offset, found.segment_base_offset) == (9, 1)
+        result = log.read(4, 10**6)
+        assert (result.base_offset, result.segment_base_offset) == (9, 1)
 
 
 def test_read_at_the_log_end_is_empty_but_rejected_beyond_it(tmp_path: Path) -> None:
@@ -350,8 +350,8 @@ def test_partition_can_be_opened_only_once(tmp_path: Path) -> None:
 def test_open_log_is_locked_against_other_processes(tmp_path: Path) -> None:
     command = [sys.executable, "-c", ELSEWHERE, str(tmp_path / "topic-1")]
     with open_log(tmp_path):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        assert "holds this directory's .lock" in done.stderr
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert "holds this directory's .lock" in result.stderr
 
 
 def test_log_is_rejected_while_a_broker_holds_the_directory(tmp_path: Path) -> None:

@@ -120,18 +120,18 @@ def test_read_starts_at_the_batch_that_contains_the_offset(
     with LogSegmentWriter(tmp_path, 0, EVERY_BATCH, create=True) as segment:
         for offset in range(0, 10, 2):
             segment.append(data_batch(offset, records=2))
-        found = segment.read(start, max_bytes, min_one_message=whole)
-        assert found is not None
-        assert (found.base_offset, len(found.records), found.first_entry_incomplete) == expected
+        actual = segment.read(start, max_bytes, min_one_message=whole)
+        assert actual is not None
+        assert (actual.base_offset, len(actual.records), actual.first_entry_incomplete) == expected
 
 
 def test_read_ends_at_a_position_and_finds_nothing_at_the_end(tmp_path: Path) -> None:
     with LogSegmentWriter(tmp_path, 0, EVERY_BATCH, create=True) as segment:
         assert segment.read(0, 100) is None
         segment.append(data_batch(0) + data_batch(1))
-        found = segment.read(0, 10**6, max_position_bytes=BATCH_BYTES)
-        assert found is not None
-        assert found.records == data_batch(0)
+        result = segment.read(0, 10**6, max_position_bytes=BATCH_BYTES)
+        assert result is not None
+        assert result.records == data_batch(0)
         assert segment.read(2, 100) is None
         with pytest.raises(InputError, match="found -1"):
             segment.read(0, -1)

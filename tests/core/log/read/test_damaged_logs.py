@@ -69,7 +69,7 @@ def statuses(log: PartitionLog, offsets: Sequence[int], resolve: Resolve) -> dic
 
 def all_but(offsets: Sequence[int], status: str = "unreadable") -> dict[int, str]:
     """The statuses of the offsets of `PLAIN`, all found but these."""
-    return {one: status if one in offsets else "found" for one in range(18)}
+    return {number: status if number in offsets else "found" for number in range(18)}
 
 
 def of_kind(log: PartitionLog, kind: str) -> list[LookupFinding]:
@@ -132,15 +132,15 @@ def test_timestamps_that_damage_may_hide_are_unreadable(tmp_path: Path) -> None:
     # What comes first as late as 136 may lie after the damage, and so may all that is later.
     with damaged(BROKEN, tmp_path, indexes=False) as log:
         times = [100, 135, 136, 155, 156, 180, 9999]
-        found = [row.status for row in ask_times(log, times, Resolve.RECORD)]
-        assert found == ["found"] * 2 + ["unreadable"] * 5
+        result = [row.status for row in ask_times(log, times, Resolve.RECORD)]
+        assert result == ["found"] * 2 + ["unreadable"] * 5
 
 
 def test_time_index_bounds_the_timestamps_after_damage(tmp_path: Path) -> None:
     with damaged(BROKEN, tmp_path) as log:
         times = [100, 135, 136, 145, 156, 180, 9999]
-        found = [row.status for row in ask_times(log, times, Resolve.RECORD)]
-        assert found == [*["found"] * 2, *["unreadable"] * 2, *["found"] * 2, NO_RECORD.status]
+        result = [row.status for row in ask_times(log, times, Resolve.RECORD)]
+        assert result == [*["found"] * 2, *["unreadable"] * 2, *["found"] * 2, NO_RECORD.status]
 
 
 def test_largest_timestamp_that_damage_may_hide_is_unreadable(tmp_path: Path) -> None:
@@ -153,8 +153,8 @@ def test_malformed_record_hides_only_later_records(tmp_path: Path) -> None:
     data = batch(0, 3, timestamps=[7, 8, 9], payload=payload)
     broken = Batch(data, 0, 2, 9, ((0, 7), (1, 8)), 0)
     with damaged(partition((0, [broken, batches_with_timestamps(3, 10)])), tmp_path) as log:
-        found = statuses(log, range(4), Resolve.RECORD)
-        assert found == {0: "found", 1: "found", 2: "unreadable", 3: "found"}
+        result = statuses(log, range(4), Resolve.RECORD)
+        assert result == {0: "found", 1: "found", 2: "unreadable", 3: "found"}
         (finding,) = of_kind(log, UNREADABLE)
         assert "record 3 of 3" in finding.reason
 
@@ -162,8 +162,8 @@ def test_malformed_record_hides_only_later_records(tmp_path: Path) -> None:
 def test_batch_that_cannot_be_decompressed_hides_only_its_records(tmp_path: Path) -> None:
     broken = Batch(batch(0, 2, attributes=4, payload=b"no zstd"), 0, 1, 1001, (), 0)
     with damaged(partition((0, [broken, batches_with_timestamps(2, 10)])), tmp_path) as log:
-        found = statuses(log, range(3), Resolve.RECORD)
-        assert found == {0: "unreadable", 1: "unreadable", 2: "found"}
+        result = statuses(log, range(3), Resolve.RECORD)
+        assert result == {0: "unreadable", 1: "unreadable", 2: "found"}
         assert statuses(log, range(3), Resolve.BATCH) == dict.fromkeys(range(3), "found")
 
 
@@ -178,8 +178,8 @@ TORN_MIDDLE = PLAIN.replaced(MIDDLE, PLAIN.segments[MIDDLE].log[:-5])
 def test_log_ends_before_a_torn_batch(tmp_path: Path, resolve: Resolve, *, indexes: bool) -> None:
     with damaged(TORN_END, tmp_path, indexes=indexes) as log:
         assert log.log_end_offset == 16
-        found = statuses(log, range(18), resolve)
-        assert found == all_but([]) | {16: "log_end", 17: "after_log_end"}
+        result = statuses(log, range(18), resolve)
+        assert result == all_but([]) | {16: "log_end", 17: "after_log_end"}
         (finding,) = of_kind(log, TAIL)
         assert (finding.segment_base_offset, finding.position_bytes) == (12, 2 * SIZE)
 
@@ -227,15 +227,15 @@ def test_trailing_zeros_of_an_earlier_segment_hide_its_offsets(tmp_path: Path) -
     gap = Partition((segment_of(0), segment_of(12)))
     padded = gap.replaced(0, gap.segments[0].log + bytes(100))
     with damaged(padded, tmp_path) as log:
-        found = statuses(log, [5, 8, 12], Resolve.RECORD)
-        assert found == {5: "found", 8: "unreadable", 12: "found"}
+        result = statuses(log, [5, 8, 12], Resolve.RECORD)
+        assert result == {5: "found", 8: "unreadable", 12: "found"}
 
 
 def test_damage_in_the_last_segment_hides_the_log_end(tmp_path: Path) -> None:
     broken = changed(LAST, SIZE + 8, struct.pack(">i", 5))
     with damaged(broken, tmp_path, indexes=False) as log:
-        found = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
-        assert found == all_but(range(14, 18)) | {18: "unreadable", 50: "unreadable"}
+        result = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
+        assert result == all_but(range(14, 18)) | {18: "unreadable", 50: "unreadable"}
         assert ask_time(log, -1).status == "unreadable"
 
 
@@ -246,8 +246,8 @@ def test_bad_checksum_in_the_last_batch_affects_only_queries_that_reach_it(
     rotten = PLAIN.replaced(LAST, PLAIN.segments[LAST].log[:-1] + b"\xee")
     with damaged(rotten, tmp_path, indexes=indexes) as log:
         assert log.log_end_offset == 16
-        found = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
-        assert found == all_but([16, 17]) | {18: "unreadable", 50: "unreadable"}
+        result = statuses(log, [*range(18), 18, 50], Resolve.RECORD)
+        assert result == all_but([16, 17]) | {18: "unreadable", 50: "unreadable"}
         times = [ask_time(log, time).status for time in (*times_at(14), *times_at(16), -1, -3)]
         assert times == ["found"] * 2 + ["unreadable"] * 4
 
@@ -275,8 +275,8 @@ def test_compressed_messages_before_a_damaged_batch_are_found(
 def test_index_determines_the_log_end_after_damage(tmp_path: Path) -> None:
     broken = changed(LAST, SIZE + 8, struct.pack(">i", 5))
     with damaged(broken, tmp_path) as log:
-        found = statuses(log, [13, 14, 18, 50], Resolve.RECORD)
-        assert found == {13: "found", 14: "unreadable", 18: "log_end", 50: "after_log_end"}
+        result = statuses(log, [13, 14, 18, 50], Resolve.RECORD)
+        assert result == {13: "found", 14: "unreadable", 18: "log_end", 50: "after_log_end"}
         assert ask_time(log, -1).found_offset == 18
 
 
@@ -403,12 +403,12 @@ def test_damage_to_a_segment_changes_no_answer_from_others(
     model = PartitionModel(plain)
     with written(broken, indexes=data.draw(st.booleans())) as log:
         for resolve in (Resolve.BATCH, Resolve.RECORD):
-            expected = {one: model.offset(one, resolve) for one in plain.offsets}
+            expected = {offset: model.offset(offset, resolve) for offset in plain.offsets}
             unharmed = {
                 one: row for one, row in expected.items() if _is_of_others(plain, number, one, row)
             }
-            found = ask_offsets(log, list(unharmed), resolve)
-            assert dict(zip(unharmed, found, strict=True)) == unharmed
+            actual = ask_offsets(log, list(unharmed), resolve)
+            assert dict(zip(unharmed, actual, strict=True)) == unharmed
             # Queries that the damage concerns have an answer too, whatever it is.
             ask_offsets(log, plain.offsets, resolve)
             ask_times(log, plain.times, resolve)

@@ -74,8 +74,8 @@ def test_single_offset_lookup_equals_bulk_lookup(plain: Partition, data: st.Data
     with opened(plain, number) as segment:
         for offset, row in zip(offsets, look_up(segment, offsets, Resolve.BATCH), strict=True):
             expected = (row.batch_base_offset, row.batch_position_bytes, row.batch_size_bytes)
-            found = segment.offset_to_position(offset)
-            assert found == (expected if row.status == "found" else None), offset
+            actual = segment.offset_to_position(offset)
+            assert actual == (expected if row.status == "found" else None), offset
 
 
 @settings(max_examples=80)
@@ -88,8 +88,8 @@ def test_single_timestamp_lookup_equals_bulk_lookup(plain: Partition, data: st.D
         rows = look_up_times(segment, times, Resolve.RECORD, starting)
         for time, row in zip(times, rows, strict=True):
             expected = (row.found_timestamp_ms, row.found_offset, row.found_leader_epoch)
-            found = segment.find_offset_by_timestamp(time, starting)
-            assert found == (expected if row.status == "found" else None), time
+            actual = segment.find_offset_by_timestamp(time, starting)
+            assert actual == (expected if row.status == "found" else None), time
 
 
 @pytest.mark.parametrize("resolve", [Resolve.BATCH, Resolve.RECORD])
@@ -100,11 +100,17 @@ def test_segment_answers_like_a_partition_with_one_segment(
 ) -> None:
     alone = Partition(plain.segments[:1], plain.interval, plain.segments[0].base_offset)
     model = PartitionModel(alone)
-    within = [one for one in plain.offsets if alone.log_start_offset <= one < alone.log_end_offset]
-    times = [one for one in plain.times if one >= 0]
+    within = [
+        offset
+        for offset in plain.offsets
+        if alone.log_start_offset <= offset < alone.log_end_offset
+    ]
+    times = [time_ms for time_ms in plain.times if time_ms >= 0]
     with opened(alone, indexes=indexes) as segment:
         assert look_up(segment, within, resolve) == [model.offset(one, resolve) for one in within]
-        assert look_up_times(segment, times, resolve) == [model.time(one, resolve) for one in times]
+        assert look_up_times(segment, times, resolve) == [
+            model.time(time_ms, resolve) for time_ms in times
+        ]
 
 
 # ----------------------------------------------------------------------------- single queries
@@ -119,7 +125,7 @@ PLAIN = partition(
         ],
     )
 )
-SIZES = [len(one.data) for one in PLAIN.segments[0].batches]
+SIZES = [len(batch.data) for batch in PLAIN.segments[0].batches]
 
 
 @pytest.mark.parametrize(
@@ -137,10 +143,10 @@ def test_offset_lookup_returns_its_batch_or_the_next(
     offset: int, expected: tuple[int, int]
 ) -> None:
     with opened(PLAIN) as segment:
-        found = segment.offset_to_position(offset)
-        assert found is not None
-        assert found[:2] == expected
-        assert found.size == SIZES[[5, 7, 12].index(found.offset)]
+        actual = segment.offset_to_position(offset)
+        assert actual is not None
+        assert actual[:2] == expected
+        assert actual.size == SIZES[[5, 7, 12].index(actual.offset)]
 
 
 def test_lookup_after_the_last_offset_finds_no_batch() -> None:
@@ -181,7 +187,9 @@ def test_message_without_leader_epoch_has_none() -> None:
 
 def test_timestamp_lookup_searches_the_complete_segment_by_default() -> None:
     with opened(PLAIN) as segment:
-        assert [one.found_offset for one in look_up_times(segment, [0], Resolve.RECORD)] == [5]
+        assert [
+            time_ms.found_offset for time_ms in look_up_times(segment, [0], Resolve.RECORD)
+        ] == [5]
 
 
 @pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "unindexed"])

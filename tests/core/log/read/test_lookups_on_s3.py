@@ -204,8 +204,8 @@ def test_random_dump_on_s3_has_the_answers_of_its_local_copy(
                     (ask_offsets, list(range(0, 130, 3))),
                     (ask_times, [-1, -2, -3, *range(900, 3100, 90)]),
                 ):
-                    found = [row.without_entry for row in ask(there, asked, resolve)]
-                    assert found == [row.without_entry for row in ask(here, asked, resolve)]
+                    result = [row.without_entry for row in ask(there, asked, resolve)]
+                    assert result == [row.without_entry for row in ask(here, asked, resolve)]
 
 
 def test_timestamp_lookup_requests_indexes_and_tails_up_to_its_segment(

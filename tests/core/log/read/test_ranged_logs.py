@@ -185,8 +185,8 @@ def test_damaged_indexes_do_not_change_answers_by_ranges(
                     (ask_times, [*SPECIAL_TIMES, *range(900, 3100, 90)]),
                 ):
                     # An entry that nothing uses is not compared with a remote log.
-                    found = [row.without_entry for row in ask(ranged, asked, resolve)]
-                    assert found == [row.without_entry for row in ask(whole, asked, resolve)]
+                    result = [row.without_entry for row in ask(ranged, asked, resolve)]
+                    assert result == [row.without_entry for row in ask(whole, asked, resolve)]
 
 
 def fetch_little(

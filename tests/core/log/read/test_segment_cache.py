@@ -69,12 +69,12 @@ def test_least_recently_used_segment_is_closed() -> None:
     first, second, third = segments = Opened(), Opened(), Opened()
     for one in (first, second, first, third, third):
         cache.use(one)
-    assert [one.closed for one in segments] == [0, 1, 0]
+    assert [segment.closed for segment in segments] == [0, 1, 0]
     assert len(cache) == 2
     for one in (second, first):
         cache.forget(one)
     cache.use(second)
-    assert ([one.closed for one in segments], len(cache)) == ([0, 1, 0], 2)
+    assert ([segment.closed for segment in segments], len(cache)) == ([0, 1, 0], 2)
 
 
 @pytest.mark.parametrize("max_open", [0, -1])
@@ -125,13 +125,13 @@ def test_default_segment_cache_fits_the_open_file_limit(tmp_path: Path) -> None:
         for number in range(count)
     )
     directory = Partition(segments).write(tmp_path)
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", _MANY_SEGMENTS, str(directory), str(count)],
         capture_output=True,
         text=True,
         check=False,
     )
-    assert (done.stdout, done.returncode) == ("found\nfound\n", 0), done.stderr
+    assert (result.stdout, result.returncode) == ("found\nfound\n", 0), result.stderr
 
 
 @pytest.mark.parametrize("indexes", [True, False], ids=["indexed", "unindexed"])

@@ -66,7 +66,7 @@ def found_with(tmp_path: Path, suffix: str, content: bytes | None) -> list[Looku
 
 
 def packed(suffix: str, *entries: tuple[int, int]) -> bytes:
-    return b"".join(struct.pack(">ii" if suffix == OFFSET else ">qi", *one) for one in entries)
+    return b"".join(struct.pack(">ii" if suffix == OFFSET else ">qi", *entry) for entry in entries)
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -193,7 +193,7 @@ def test_special_file_is_rejected(tmp_path: Path, suffix: str) -> None:
     path.mkdir()
     found, findings = answers(PLAIN, directory)
     assert found == right_answers(PLAIN)
-    assert [(one.kind, one.path) for one in findings] == [(INDEX_REFUSED, str(path))]
+    assert [(finding.kind, finding.path) for finding in findings] == [(INDEX_REFUSED, str(path))]
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
@@ -223,7 +223,7 @@ def test_index_fault_is_reported_once(tmp_path: Path) -> None:
 
 def in_writing(tmp_path: Path, write: Callable[[Path], object]) -> tuple[Partition, Path]:
     """A partition whose last segment is long, with index files that this changes."""
-    plain = Partition((FIRST, Segment(20, tuple(_shifted(one) for one in FIRST.batches))))
+    plain = Partition((FIRST, Segment(20, tuple(_shifted(batch) for batch in FIRST.batches))))
     directory = plain.write(tmp_path)
     write(directory / f"{20:020d}")
     return plain, directory
@@ -263,7 +263,7 @@ def test_index_truncated_while_open_affects_only_its_segment(tmp_path: Path) -> 
         os.truncate(directory / f"{0:020d}{OFFSET}", 0)
         assert ask_offset(log, 1500).status == "unreadable"
         assert ask_offset(log, 3000).found_offset == 3000
-        assert any("truncated" in one.reason for one in log.take_findings())
+        assert any("truncated" in finding.reason for finding in log.take_findings())
 
 
 # ----------------------------------------------------------------------------- other folders

@@ -114,12 +114,12 @@ def test_written_segment_state_is_read_back(
 ) -> None:
     table = ProducerTable()
     table.follow(columns(rows))
-    found = SegmentState.of_table(table)
+    result = SegmentState.of_table(table)
     path = str(tmp_path_factory.mktemp("state") / "state")
-    found.write(path)
+    result.write(path)
     read = SegmentState.read(path)
     for name in ("producers", "aborts", "epochs"):
-        assert np.array_equal(getattr(read, name), getattr(found, name))
+        assert np.array_equal(getattr(read, name), getattr(result, name))
 
 
 def test_damaged_state_file_is_reported(tmp_path: Path) -> None:
