@@ -105,7 +105,7 @@ def _settings(codec: str) -> ImportSettings:
 
 def _import(batches: object, folder: Path, settings: ImportSettings) -> None:
     shutil.rmtree(folder / "logs", ignore_errors=True)
-    with Output.of_data_directory(str(folder / "logs")) as output:
+    with Output.for_data_directory(str(folder / "logs")) as output:
         target = ImportTarget(output, settings.mode)
         output.make_staging()
         import_sorted(batches, target, settings, lambda _: None)  # type: ignore[arg-type]

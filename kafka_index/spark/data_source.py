@@ -132,7 +132,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         self._settings = _settings(given, overwrite=overwrite)
         check_columns(arrow_schema(schema), self._settings)
         # A running broker is detected before the work, and again at the commit.
-        with Output.of_data_directory(self._root) as output:
+        with Output.for_data_directory(self._root) as output:
             if overwrite:
                 check_overwrite(self._root)
             self._staging = output.hand_over()
@@ -178,7 +178,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
             if isinstance(message, PartitionsWritten)
             for partition in message.partitions
         ]
-        with Output.of_data_directory(self._root, staging=self._staging) as output:
+        with Output.for_data_directory(self._root, staging=self._staging) as output:
             target = ImportTarget(output, self._settings.mode)
             counts = Counter(each.staged.partition for each in partitions)
             torn = sorted(each for each, count in counts.items() if count > 1)

@@ -66,7 +66,7 @@ def test_build_in_place_writes_next_to_the_logs(data: Path) -> None:
 
 
 def test_build_in_place_of_a_locked_directory_is_rejected(data: Path) -> None:
-    with DirectoryLock.of_data_directories([str(data)]):
+    with DirectoryLock.for_data_directories([str(data)]):
         before = list(files_below(data))
         result = run_here("build", "--input", data, "--in-place")
         assert list(files_below(data)) == before

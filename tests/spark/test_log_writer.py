@@ -99,7 +99,7 @@ def test_row_without_a_topic_is_rejected_with_its_reason(frame: DataFrame, tmp_p
 
 def test_directory_of_a_running_broker_is_rejected(frame: DataFrame, tmp_path: Path) -> None:
     with (
-        DirectoryLock.of_data_directories([str(tmp_path)]),
+        DirectoryLock.for_data_directories([str(tmp_path)]),
         pytest.raises(PySparkException, match="a broker"),
     ):
         sorted_frame(frame).write.format("kafka-log").mode("append").save(str(tmp_path))

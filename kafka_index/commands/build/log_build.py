@@ -379,7 +379,7 @@ def locked_target(
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)
-        held = Output.of_tables(
+        held = Output.for_tables(
             root,
             settings.target_root,
             inputs,
@@ -387,7 +387,7 @@ def locked_target(
             hint="choose another --output, or give --in-place to write next to the logs",
         )
     elif listing is not None:
-        held = DirectoryLock.of_data_directories(listing.data_directories)
+        held = DirectoryLock.for_data_directories(listing.data_directories)
     with held, swept_target(root, directories, run_id=settings.run_id):
         yield root
 

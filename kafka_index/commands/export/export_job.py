@@ -65,7 +65,7 @@ def export(
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
         given = request.output or output
-        target = Output.of_tables(output, given, request.folders, new_run_id())
+        target = Output.for_tables(output, given, request.folders, new_run_id())
         listed = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )

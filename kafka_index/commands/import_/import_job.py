@@ -62,7 +62,7 @@ def run_import(
 ) -> ImportResult:
     """Import the tables of a request by a function that writes files into an output."""
     with reading_inputs(follow_links=True):
-        output = Output.of_data_directory(request.output, request.inputs)
+        output = Output.for_data_directory(request.output, request.inputs)
         files, notices = list_layout_files(
             request.inputs, request.layout, request.layout_properties or {}
         )

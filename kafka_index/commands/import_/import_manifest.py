@@ -23,7 +23,7 @@ from kafka_index.core.format.names import TopicPartition, parse_partition_direct
 from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size
 from kafka_index.core.fs.durable_files import publishing, sync
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.output.output import RunState, Signature, StateFile, signature_of
+from kafka_index.core.output.output import RunState, Signature, StateFile, read_signature
 
 #: The manifest of a partition, and the state file at the root of a data directory.
 IMPORT_MANIFEST = ".import.kafka-index"
@@ -74,7 +74,7 @@ _COUNTS = tuple(each.name for each in fields(ImportCounts))
 
 def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> None:
     """Write the manifest of a partition directory."""
-    logs = signature_of(directory)
+    logs = read_signature(directory)
     with publishing(directory, "list the partition"):
         files = tuple(os.listdir(directory))
     manifest = _ImportManifest(
@@ -87,7 +87,7 @@ def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> 
 def is_import(directory: str) -> bool:
     """Return whether an import wrote the logs of a partition."""
     found = _manifest(directory).read()
-    return found is not None and found.logs == _sizes(signature_of(directory))
+    return found is not None and found.logs == _sizes(read_signature(directory))
 
 
 def end_of_import(directory: str) -> int:
@@ -146,7 +146,7 @@ def _mtimes(logs: Signature | None) -> dict[str, int]:
 def _is_unchanged(directory: str) -> bool:
     """Return whether no log was written and no file removed since an import."""
     found = _manifest(directory).read()
-    if found is None or found.mtimes_ns != _mtimes(signature_of(directory)):
+    if found is None or found.mtimes_ns != _mtimes(read_signature(directory)):
         return False
     return {*found.files} <= {*os.listdir(directory)}
 

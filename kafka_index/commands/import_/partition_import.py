@@ -48,7 +48,7 @@ from kafka_index.core.output.output import (
     Signature,
     StagedPartition,
     publish_directory,
-    signature_of,
+    read_signature,
     withdraw_directory,
 )
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, ScanStop
@@ -182,7 +182,7 @@ class PartitionImport:
         self._settings = settings
         self._target = os.path.join(root, partition.directory_name)
         self._directory = os.path.join(staging, partition.directory_name)
-        self._replaces = signature_of(self._target)
+        self._replaces = read_signature(self._target)
         self._log: PartitionLogWriter | None = None
         self._encoder: BatchEncoder | None = None
         self._tail: pa.RecordBatch | None = None

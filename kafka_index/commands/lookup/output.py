@@ -99,7 +99,7 @@ class AnswerTarget:
         self.is_file = os.path.splitext(path)[1].lower() in self.format.endings
         self._queries = queries
         self._overwrite = overwrite
-        self._output = Output.of_name(self.path, path, [queries.path, *queries.files, *inputs])
+        self._output = Output.for_path(self.path, path, [queries.path, *queries.files, *inputs])
         self._stack = ExitStack()
         self._refuse_existing()
 

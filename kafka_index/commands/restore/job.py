@@ -209,7 +209,7 @@ class RestoreJob:
         if separate is not None:
             make_directory(separate)
             others.append(separate)
-        with Output.of_data_directory(self.output.path, others=others) as locked:
+        with Output.for_data_directory(self.output.path, extra_directories=others) as locked:
             job = self._checked_again()
             result = job.restore(locked, runner, on_restored, unread or {})
             if report is not None:

@@ -622,7 +622,7 @@ class RewriteJob:
             output = None
             if self.request.output is not None:
                 digest = digest_of(self.plans, self.settings)
-                held = Output.of_data_directory(self.request.output, self._read())
+                held = Output.for_data_directory(self.request.output, self._read())
                 output = RewriteOutput(stack.enter_context(held), digest)
             is_last = output is None or output.is_finished
             workers = stack.enter_context(

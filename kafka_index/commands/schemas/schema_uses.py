@@ -154,7 +154,7 @@ def _output_of(request: SchemasRequest) -> Output | None:
     root = real_path(request.output)
     _refuse_others(root)
     sources = [request.schemas] if os.path.exists(request.schemas) else []
-    return Output.of_name(root, request.output, [*request.folders, *sources])
+    return Output.for_path(root, request.output, [*request.folders, *sources])
 
 
 def _refuse_others(root: str) -> None:

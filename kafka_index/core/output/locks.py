@@ -1,16 +1,16 @@
 """Locks on data directories and outputs: lock files, and lock objects in stores.
 
 A broker locks each of its data directories: it opens ``.lock`` for writing, calls
-``FileChannel.tryLock`` (FileLock.java), and keeps the lock until it stops. On POSIX systems this is
-an fcntl record lock on the complete file, as ``fcntl.lockf`` takes it here.
+``FileChannel.tryLock`` (FileLock.java), and keeps the lock until it stops. On POSIX systems,
+this is an fcntl record lock on the complete file, like the lock of ``fcntl.lockf``.
 
-An object store and HDFS have no such locks. There a run puts a lock object unless one exists, and
-puts it again every few seconds. A run that finds the lock object of another run watches it. If it
-does not change for a while, its run was killed, and the new run replaces it. It is replaced at once
-if its process ended on this machine, in the same boot and PID namespace. If several runs replace
-it at once, one succeeds: the one that replaces the version that it has watched. A run that was
-suspended for longer and then continues is not detected; two runs over the same input write the same
-bytes.
+Object stores and HDFS have no file locks. In a store, a run puts a lock object if none exists, and
+puts it again every few seconds. A run that finds the lock object of another run polls the object.
+If the object does not change for `_ABANDONED_SECONDS`, the other run was killed, and the new run
+replaces the object. The object is replaced at once if its process has ended on this machine, in the
+same boot and PID namespace. If several runs replace the object concurrently, one run succeeds: a
+conditional put replaces only the version that the run has polled. A run that was suspended for
+longer and then continues is not detected. Two runs over the same input write the same bytes.
 """
 
 from __future__ import annotations
@@ -37,12 +37,13 @@ from kafka_index.core.fs.store import FileInfo, Store, find_claim
 #: The folder for the lock object and the staging directories of runs, below an output in a store.
 RUNS_FOLDER = ".kafka-index"
 _LOCK_OBJECT = "lock"
+_WAIT_HINT = "wait until the run ends, or choose another --output"
 _LOGGER = logging.getLogger(__name__)
 _REFRESH_SECONDS = 10.0
 # Several refreshes, of which one may fail or be slow.
 _ABANDONED_SECONDS = 45.0
 _POLL_SECONDS = 1.0
-# A run that loses this often finds the lock object of the winner before.
+# A run that another run has preceded this often finds the winner's lock object first.
 _MAX_REPLACEMENTS = 5
 # The runs of this process that have put a lock object.
 _locking_runs: set[str] = set()
@@ -58,8 +59,8 @@ _CONTENT = b"kafka-index\n"
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 # A process loses its lock on a file when it closes ANY descriptor of that file, and never conflicts
 # with itself. So a process opens each lock file at most once. These are their devices and inodes.
-_locked: set[tuple[int, int]] = set()
-_guard = threading.Lock()
+_locked_file_ids: set[tuple[int, int]] = set()
+_locked_file_ids_guard = threading.Lock()
 
 
 class StoreLock:
@@ -72,7 +73,7 @@ class StoreLock:
         self.path = f"{root}/{RUNS_FOLDER}/{_LOCK_OBJECT}"
         self._run_id = run_id
         self._count = 0
-        self._done = threading.Event()
+        self._stop_refresh = threading.Event()
         self._thread = threading.Thread(target=self._refresh, name="lock", daemon=True)
 
     def __enter__(self) -> Self:
@@ -82,15 +83,15 @@ class StoreLock:
         """
         store = store_of(self.path)
         attempts = 0
-        while not store.put(self.path, self._content(), if_absent=True):
+        while not store.put(self.path, self._lock_object_content(), if_absent=True):
             abandoned = self._wait_until_abandoned(store)
             if abandoned is None:
                 continue
-            if store.replace(self.path, self._content(), abandoned):
+            if store.replace(self.path, self._lock_object_content(), abandoned):
                 break
             attempts += 1
             if attempts == _MAX_REPLACEMENTS:
-                raise self._replaced_by_other(store)
+                raise self._replacement_error(store)
             time.sleep(_POLL_SECONDS)
         _locking_runs.add(self._run_id)
         self._thread.start()
@@ -98,7 +99,7 @@ class StoreLock:
 
     def __exit__(self, *_: object) -> None:
         """Delete the lock object."""
-        self._done.set()
+        self._stop_refresh.set()
         self._thread.join()
         _locking_runs.discard(self._run_id)
         try:
@@ -108,13 +109,13 @@ class StoreLock:
             # The work is done, and the next run replaces the abandoned lock object.
             _LOGGER.warning("cannot remove the lock of this run: %s", failure)
 
-    def _content(self) -> bytes:
+    def _lock_object_content(self) -> bytes:
         self._count += 1
         fields = {
             "run": self._run_id,
             "host": socket.gethostname(),
             "process": os.getpid(),
-            **(_process_table() or {}),
+            **(_process_namespace() or {}),
             "started": _start_ticks(os.getpid()),
             "count": self._count,
         }
@@ -129,21 +130,21 @@ class StoreLock:
             info = store.info(self.path)
         except FileNotFoundError:
             return None
-        first = _read(store, self.path)
+        initial_content = _read_lock_object(store, self.path)
         deadline = time.monotonic() + _ABANDONED_SECONDS
-        while time.monotonic() < deadline and not _is_of_ended_process(first):
+        while time.monotonic() < deadline and not _has_process_ended(initial_content):
             time.sleep(_POLL_SECONDS)
-            content = _read(store, self.path)
+            content = _read_lock_object(store, self.path)
             if content is None:
                 return None
-            if content != first:
+            if content != initial_content:
                 raise self._locked_error("another run is writing to this output")
-        return None if first is None else info
+        return None if initial_content is None else info
 
     def _locked_error(self, message: str) -> PublishError:
-        return PublishError(message, path=self.path, hint="wait for it, or choose another --output")
+        return PublishError(message, path=self.path, hint=_WAIT_HINT)
 
-    def _replaced_by_other(self, store: Store) -> PublishError:
+    def _replacement_error(self, store: Store) -> PublishError:
         message = "another run is taking over this output"
         claim = find_claim(store, self.path)
         if claim is None:
@@ -151,34 +152,34 @@ class StoreLock:
         return PublishError(
             message,
             path=claim,
-            hint="run again in a minute; if the file still exists then, a killed run left it: "
-            "delete it",
+            hint="run again in a minute; if this file still exists, delete the file: a killed run "
+            "left it",
         )
 
     def _refresh(self) -> None:
         store = store_of(self.path)
-        while not self._done.wait(_REFRESH_SECONDS):
+        while not self._stop_refresh.wait(_REFRESH_SECONDS):
             try:
                 if not self._is_own():
                     _LOGGER.warning("another run took over the output: %s", self.path)
                     return
-                store.put(self.path, self._content())
+                store.put(self.path, self._lock_object_content())
             except KafkaIndexError as error:
                 _LOGGER.info("cannot refresh the lock of this run: %s", error)
 
     def _is_own(self) -> bool:
-        content = _read(store_of(self.path), self.path)
-        return content is not None and _fields(content).get("run") == self._run_id
+        content = _read_lock_object(store_of(self.path), self.path)
+        return content is not None and _parse_lock_object(content).get("run") == self._run_id
 
 
-def _read(store: Store, path: str) -> bytes | None:
+def _read_lock_object(store: Store, path: str) -> bytes | None:
     try:
         return store.read(path)
     except FileNotFoundError:
         return None
 
 
-def _fields(content: bytes) -> dict[str, object]:
+def _parse_lock_object(content: bytes) -> dict[str, object]:
     try:
         fields = json.loads(content)
     except ValueError:
@@ -186,41 +187,42 @@ def _fields(content: bytes) -> dict[str, object]:
     return fields if isinstance(fields, dict) else {}
 
 
-def _is_of_ended_process(content: bytes | None) -> bool:
-    """Return whether the process of a lock object has ended; False if this is unknown.
+def _has_process_ended(content: bytes | None) -> bool:
+    """Return whether the process of a lock object has ended; False if its state is unknown.
 
     Pods with the same host name do not see each other's processes, and process numbers are reused.
     """
     if content is None:
         return True
-    fields = _fields(content)
-    process, table = fields.get("process"), _process_table()
-    if not isinstance(process, int) or fields.get("host") != socket.gethostname() or table is None:
+    fields = _parse_lock_object(content)
+    process_id, namespace = fields.get("process"), _process_namespace()
+    if (
+        not isinstance(process_id, int)
+        or fields.get("host") != socket.gethostname()
+        or namespace is None
+    ):
         return False
-    if any(fields.get(name) != value for name, value in table.items()):
+    if any(fields.get(name) != value for name, value in namespace.items()):
         return False
     started = fields.get("started")
-    if process == os.getpid() and started == _start_ticks(process):
+    if process_id == os.getpid() and started == _start_ticks(process_id):
         return fields.get("run") not in _locking_runs
-    return not _may_run(process, started)
+    return not _may_be_running(process_id, started)
 
 
-def _may_run(process: int, started: object) -> bool:
+def _may_be_running(process_id: int, started: object) -> bool:
     """Return whether the process with this number and start time runs, or may run."""
     try:
-        os.kill(process, 0)
+        os.kill(process_id, 0)
     except (ProcessLookupError, OverflowError):
         return False
     except OSError:
         return True
-    return started is None or _start_ticks(process) in {None, started}
+    return started is None or _start_ticks(process_id) in {None, started}
 
 
-def _process_table() -> dict[str, str] | None:
-    """Return the IDs of the boot and the PID namespace, in which a process number is unique.
-
-    None if the system does not report them.
-    """
+def _process_namespace() -> dict[str, str] | None:
+    """Return the boot ID and PID namespace, in which a process ID is unique; None if unknown."""
     try:
         with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
             return {"boot": file.read().strip(), "pid_namespace": os.readlink("/proc/self/ns/pid")}
@@ -228,10 +230,10 @@ def _process_table() -> dict[str, str] | None:
         return None
 
 
-def _start_ticks(process: int) -> int | None:
+def _start_ticks(process_id: int) -> int | None:
     """Return the start of a process in ticks since boot; None if unknown."""
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
+        with open(f"/proc/{process_id}/stat", "rb") as file:
             # Field 22 of proc(5), after the name, which may contain blanks and parentheses.
             return int(file.read().rpartition(b")")[2].split()[19])
     except (OSError, ValueError, IndexError):
@@ -241,32 +243,32 @@ def _start_ticks(process: int) -> int | None:
 class DirectoryLock:
     """The lock files of directories: all are locked or none, without waiting.
 
-    A directory given twice, also through a link, is locked once. A context manager around the run,
-    in the driver. On entry, probe files of killed runs are removed. On exit, lock files of this
-    package, also of killed runs, are removed before they are unlocked. The lock file of a broker
-    stays.
+    If two paths resolve to the same directory, the directory is locked once. A context manager
+    around the run, in the driver. On entry, probe files of killed runs are removed. On exit, lock
+    files of this package are removed, including lock files of killed runs, and then unlocked. The
+    lock file of a broker is not removed.
     """
 
     def __init__(self, directories: Iterable[str], *, file_name: str) -> None:
-        real = dict.fromkeys(os.path.realpath(directory) for directory in directories)
-        self.paths = tuple(os.path.join(directory, file_name) for directory in real)
+        real_paths = dict.fromkeys(os.path.realpath(directory) for directory in directories)
+        self.paths = tuple(os.path.join(directory, file_name) for directory in real_paths)
         self._locks: list[_LockFile] = []
 
     @classmethod
-    def of_data_directories(cls, directories: Iterable[str]) -> DirectoryLock:
+    def for_data_directories(cls, directories: Iterable[str]) -> DirectoryLock:
         """Return the lock that excludes brokers and other runs from data directories."""
         return cls(directories, file_name=BROKER_LOCK)
 
     @classmethod
-    def of_output(cls, output_root: str) -> DirectoryLock:
+    def for_output(cls, output_root: str) -> DirectoryLock:
         """Return the lock that excludes other runs from an output."""
         return cls([output_root], file_name=OUTPUT_LOCK)
 
     def __enter__(self) -> Self:
         """Acquire all locks.
 
-        Raises `PublishError` if a broker or another run has one, or one cannot be acquired. Then
-        none is locked, and no file is left.
+        Raises `PublishError` if a lock cannot be acquired, or if a broker or another run has the
+        lock. In this case, the other locks are released, and no lock file remains.
         """
         try:
             for path in self.paths:
@@ -299,17 +301,19 @@ class _LockFile:
                     return
             except OSError as error:
                 raise publish_error(error, path, "lock the directory") from error
-        raise PublishError("the lock file keeps being replaced", path=path, hint="run again")
+        raise PublishError(
+            "other processes keep replacing the lock file", path=path, hint="run again"
+        )
 
     def _acquire(self) -> bool:
         """Acquire the lock; return False if another process removed the file."""
-        with _guard:
-            # Before the file is opened: closing a second descriptor would release the first lock.
-            if _file_id(self._path) in _locked:
+        with _locked_file_ids_guard:
+            # Check before opening the file: closing a second descriptor would release the lock.
+            if _file_id(self._path) in _locked_file_ids:
                 raise PublishError(
-                    "this process already holds the directory's lock",
+                    "this process has already locked the directory",
                     path=self._path,
-                    hint="run one build into a directory at a time",
+                    hint="end the first run into this directory before the next one starts",
                 )
             is_new = not os.path.exists(self._path) and self._create()
             try:
@@ -320,14 +324,14 @@ class _LockFile:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 opened = os.fstat(self._descriptor)
                 self._file_id = opened.st_dev, opened.st_ino
-                # If its last holder removed the file after it was opened, no other process sees
-                # this lock.
+                # If the previous process removed the file after this process opened it, no other
+                # process sees the lock.
                 is_current = _file_id(self._path) == self._file_id
-                self._is_own = self._is_of_this_package()
+                self._is_own = self._has_removable_content()
             except OSError as error:
                 os.close(self._descriptor)
                 if error.errno in (errno.EAGAIN, errno.EACCES):
-                    raise _held_elsewhere(self._path) from error
+                    raise _lock_conflict_error(self._path) from error
                 if is_new:
                     with contextlib.suppress(OSError):
                         os.unlink(self._path)
@@ -335,7 +339,7 @@ class _LockFile:
             if not is_current:
                 os.close(self._descriptor)
                 return False
-            _locked.add(self._file_id)
+            _locked_file_ids.add(self._file_id)
         self._remove_leftovers(is_new=is_new)
         return True
 
@@ -351,11 +355,11 @@ class _LockFile:
                     os.unlink(os.path.join(directory, entry))
 
     def _create(self) -> bool:
-        """Create the file with its content and owner; return False if it exists by now.
+        """Create the file with its content and owner; return False if the file exists by now.
 
-        The file is complete when it gets its name. The broker's user must be able to open it if
-        this run is killed: an empty file would pass for a broker's, and a file of root would keep
-        the broker from starting.
+        The file is written atomically, because this run may be killed at any time. The next run
+        would mistake an empty file for the lock file of a broker. A file that only root can open
+        would keep the broker from starting.
         """
         try:
             with AtomicFile(self._path, scratch_path=self._scratch_path, what="lock file") as file:
@@ -368,7 +372,7 @@ class _LockFile:
                 raise
             if isinstance(cause, BlockingIOError):
                 # Another run is creating the same file.
-                raise _held_elsewhere(self._path) from error
+                raise _lock_conflict_error(self._path) from error
             if cause.errno not in _NO_LINKS:
                 raise cause from None
         # A file system without hard links: here a killed run can leave an empty file.
@@ -378,14 +382,14 @@ class _LockFile:
             return True
         return False
 
-    def _is_of_this_package(self) -> bool:
-        """Return whether the file is not a broker's, and may be removed."""
+    def _has_removable_content(self) -> bool:
+        """Return whether the file may be removed because no broker created it."""
         if os.path.basename(self._path) != BROKER_LOCK:
             return True
         return os.pread(self._descriptor, len(_CONTENT), 0) == _CONTENT
 
     def release(self) -> None:
-        with _guard:
+        with _locked_file_ids_guard:
             try:
                 if self._is_own and _file_id(self._path) == self._file_id:
                     os.unlink(self._path)
@@ -394,7 +398,7 @@ class _LockFile:
                 # the file by its content.
                 _LOGGER.warning("cannot remove the lock file %s: %s", self._path, error.strerror)
             finally:
-                _locked.discard(self._file_id)
+                _locked_file_ids.discard(self._file_id)
                 os.close(self._descriptor)
 
 
@@ -413,16 +417,11 @@ def _file_id(path: str) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def _held_elsewhere(path: str) -> PublishError:
-    name = os.path.basename(path)
-    if name == BROKER_LOCK:
+def _lock_conflict_error(path: str) -> PublishError:
+    if os.path.basename(path) == BROKER_LOCK:
         return PublishError(
-            f"a broker (or another run) holds this directory's {name}",
+            "a broker or another run has locked this directory",
             path=path,
-            hint="stop it first, or use --output",
+            hint="stop the broker or the run first, or use --output",
         )
-    return PublishError(
-        f"another run holds this directory's {name}",
-        path=path,
-        hint="wait for it, or choose another --output",
-    )
+    return PublishError("another run has locked this directory", path=path, hint=_WAIT_HINT)

@@ -65,9 +65,9 @@ Announce = Callable[[Mapping[str, int]], None]
 SUCCESS = "_SUCCESS"
 #: The names of staging directories in a data directory.
 STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
-# A file in each of them, which distinguishes it from a deleted topic with this name.
+# A file in each staging directory, which distinguishes it from a deleted topic with this name.
 _STAGING_FILE = ".kafka-index"
-_ANY = re.compile(r".*")
+_ANY_NAME = re.compile(r".*")
 # Suffix of an old output that is being replaced.
 _OLD_SUFFIX = ".old"
 # Spark tasks of a killed run may still write and remove files.
@@ -78,7 +78,7 @@ _LOGGER = logging.getLogger(__name__)
 Signature = tuple[tuple[str, int, int], ...]
 
 
-def _ignore(_sizes: Mapping[str, int]) -> None:
+def _announce_nothing(_sizes: Mapping[str, int]) -> None:
     pass
 
 
@@ -86,8 +86,8 @@ def _ignore(_sizes: Mapping[str, int]) -> None:
 class StateFile(Generic[State]):
     """A small file that describes an output for later runs; it is replaced atomically.
 
-    It contains a dataclass and a version as JSON. A file with other content is rejected with
-    `hint`, or treated as missing if there is no hint.
+    The file contains a dataclass and a version as JSON. A file with other content is rejected with
+    `hint`, or treated as missing if `hint` is None.
     """
 
     path: str
@@ -108,7 +108,9 @@ class StateFile(Generic[State]):
             return None
         state = decode_state(data, self.kind, self.version)
         if state is None and self.hint is not None:
-            raise InputError(f"not the {self.what} of this version", path=self.path, hint=self.hint)
+            raise InputError(
+                f"this version cannot read the {self.what}", path=self.path, hint=self.hint
+            )
         return state
 
     def write(self, state: State, *, durable: bool = True) -> None:
@@ -128,7 +130,7 @@ class StateFile(Generic[State]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunState:
-    """The run that writes an output, or has written it.
+    """The run that writes or has written an output.
 
     `inputs` is a digest of the inputs and settings that determine the output. A command with the
     same digest continues an unfinished run, and does not repeat a finished one.
@@ -145,7 +147,7 @@ class Output:
     and staging directories of killed runs are removed. On exit, unpublished files are removed.
     `root` is an absolute path or a URI. `staging` is the path of the staging directory, which
     `make_staging` creates. Raises `InputError` if the output overlaps an input, and `PublishError`
-    if it cannot be created, written or locked.
+    if the output cannot be created, written or locked.
     """
 
     def __init__(
@@ -154,7 +156,7 @@ class Output:
         lock: AbstractContextManager[object],
         staging: str,
         *,
-        leftovers: re.Pattern[str] | None = _ANY,
+        leftovers: re.Pattern[str] | None = _ANY_NAME,
         directory: str | None = None,
     ) -> None:
         self.root = root
@@ -166,10 +168,10 @@ class Output:
         self._stack = ExitStack()
 
     @classmethod
-    def of_tables(
+    def for_tables(
         cls,
         root: str,
-        given: str,
+        output_option: str,
         inputs: Iterable[str],
         run_id: str,
         *,
@@ -177,40 +179,41 @@ class Output:
     ) -> Self:
         """Return an output of data or index files, which no broker opens.
 
-        `given` is the output in the user's notation. Inputs are paths and globs, and `hint` is for
-        an overlap with them.
+        `output_option` is the output as the user wrote the option. `inputs` are paths and globs.
+        `hint` is the hint of the error if the output overlaps an input.
         """
-        refuse_overlap(root, given, inputs, hint=hint)
+        refuse_overlap(root, output_option, inputs, hint=hint)
         is_locked = store_of(root).has_locks
-        lock = DirectoryLock.of_output(root) if is_locked else StoreLock(root, run_id)
+        lock = DirectoryLock.for_output(root) if is_locked else StoreLock(root, run_id)
         return cls(root, lock, f"{root}/{RUNS_FOLDER}/{run_id}")
 
     @classmethod
-    def of_data_directory(
+    def for_data_directory(
         cls,
-        given: str,
+        output_option: str,
         inputs: Iterable[str] = (),
         *,
-        others: Iterable[str] = (),
+        extra_directories: Iterable[str] = (),
         staging: str | None = None,
     ) -> Self:
         """Return a data directory as output, locked like a broker locks it.
 
-        It is a local directory, whose links are resolved. `others` are data directories to lock as
-        well. `staging` is a staging directory that another process got from `hand_over`.
+        The output is a local directory, whose links are resolved. `extra_directories` are further
+        data directories to lock. `staging` is a staging directory that another process got from
+        `hand_over`.
         """
-        root = os.path.realpath(local_path(given))
-        refuse_overlap(root, given, inputs, hint="choose another --output")
-        lock = DirectoryLock.of_data_directories([root, *others])
+        root = os.path.realpath(local_path(output_option))
+        refuse_overlap(root, output_option, inputs, hint="choose another --output")
+        lock = DirectoryLock.for_data_directories([root, *extra_directories])
         if staging is not None:
             return cls(root, lock, staging, leftovers=None)
-        new = os.path.join(root, f"kafka-index-0.{uuid.uuid4().hex}-delete")
-        return cls(root, lock, new, leftovers=STAGING)
+        new_staging = os.path.join(root, f"kafka-index-0.{uuid.uuid4().hex}-delete")
+        return cls(root, lock, new_staging, leftovers=STAGING)
 
     @classmethod
-    def of_name(cls, path: str, given: str, inputs: Iterable[str]) -> Self:
+    def for_path(cls, path: str, output_option: str, inputs: Iterable[str]) -> Self:
         """Return an output that is a file, or a directory that is published atomically."""
-        refuse_overlap(path, given, inputs)
+        refuse_overlap(path, output_option, inputs)
         folder, name = os.path.split(path)
         lock: AbstractContextManager[object] = nullcontext()
         if store_of(path).has_locks:
@@ -228,13 +231,13 @@ class Output:
         store_of(self._directory).make_writable_directory(self._directory)
         with ExitStack() as stack:
             stack.enter_context(self._lock)
-            for path in self._left():
+            for path in self._list_leftovers():
                 if path.endswith(_OLD_SUFFIX) and not os.path.lexists(self.root):
                     # A run was killed while it replaced the output.
                     store_of(path).rename(path, self.root)
                 else:
                     remove_directory(path)
-            stack.callback(self._leave)
+            stack.callback(self._discard_staging)
             self._stack = stack.pop_all()
         return self
 
@@ -247,7 +250,7 @@ class Output:
         store_of(self.staging).make_directory(self.staging)
         if self._leftovers is STAGING:
             path = os.path.join(self.staging, _STAGING_FILE)
-            with publishing(path, "make a folder"), open(path, "a", encoding="ascii"):
+            with publishing(path, "create the directory"), open(path, "a", encoding="ascii"):
                 pass
         return self.staging
 
@@ -260,7 +263,7 @@ class Output:
         """Remove the staging directory with unpublished and replaced files."""
         remove_directory(self.staging)
 
-    def publish_file(self, staged: str, announce: Announce = _ignore) -> None:
+    def publish_file(self, staged: str, announce: Announce = _announce_nothing) -> None:
         """Rename a durable file in the staging directory to the output.
 
         `announce` is called with the size of the output before the rename.
@@ -270,7 +273,9 @@ class Output:
         store.rename(staged, self.root)
         store.make_durable([self._directory], "make the output durable")
 
-    def publish_folder(self, names: Collection[str], announce: Announce = _ignore) -> None:
+    def publish_folder(
+        self, names: Collection[str], announce: Announce = _announce_nothing
+    ) -> None:
         """Publish durable files of the staging directory as a folder, ``_SUCCESS`` last.
 
         Other files of the staging directory are from abandoned attempts. `announce` is called with
@@ -297,21 +302,23 @@ class Output:
             store.delete([f"{self.root}/{name}" for name in old.difference(names, {SUCCESS})])
             store.put(f"{self.root}/{SUCCESS}", b"")
             return
-        with publishing(self.root, "put the output in place"):
+        with publishing(self.root, "publish the output"):
             if os.path.isdir(self.root):
-                _exchange(staging, self.root)
+                _swap_directories(staging, self.root)
             else:
                 os.rename(staging, self.root)
         store.make_durable([self._directory], "make the output durable")
 
-    def _leave(self) -> None:
+    def _discard_staging(self) -> None:
         if not self._is_handed_over:
             try:
                 self.remove_staging()
             except KafkaIndexError as error:
-                _LOGGER.warning("%s; the next run into this output tries again", error)
+                _LOGGER.warning(
+                    "%s; the next run with this output removes the staging directory", error
+                )
 
-    def _left(self) -> list[str]:
+    def _list_leftovers(self) -> list[str]:
         """Return the staging directories of killed runs."""
         if self._leftovers is None:
             return []
@@ -322,16 +329,16 @@ class Output:
             if entry.is_directory
             and not os.path.islink(entry.path)
             and self._leftovers.fullmatch(os.path.basename(entry.path))
-            and (self._leftovers is not STAGING or _is_staging(entry.path))
+            and (self._leftovers is not STAGING or _is_staging_directory(entry.path))
         ]
 
 
-def _exchange(new: str, old: str) -> None:
-    """Swap two folders of one file system, atomically if the system supports it.
+def _swap_directories(new: str, old: str) -> None:
+    """Swap two folders of one file system, atomically if the file system supports it.
 
-    Otherwise `old` does not exist for a moment. A run that is killed then leaves the old folder
-    under the name of the new one with the suffix ``.old``. Raises `OSError` if they were not
-    swapped: `old` is unchanged.
+    Otherwise `old` does not exist for a moment. A run that is killed in this moment leaves the old
+    folder under the name of the new folder with the suffix ``.old``. Raises `OSError` if the swap
+    failed; `old` is unchanged in this case.
     """
     if exchange(new, old):
         return
@@ -352,8 +359,12 @@ def _exchange(new: str, old: str) -> None:
 class StagedPartition:
     """A staged partition directory; small and picklable.
 
-    `replaces` are the logs of the directory that it replaces; None for a new partition. If
-    `is_shared`, another attempt may publish the same logs, also concurrently.
+    Attributes
+    ----------
+    replaces : Signature, optional
+        The logs of the replaced directory; None for a new partition.
+    is_shared : bool
+        Another attempt may publish the same logs concurrently.
     """
 
     partition: TopicPartition
@@ -362,8 +373,8 @@ class StagedPartition:
     is_shared: bool = False
 
 
-def _is_staging(path: str) -> bool:
-    """Return whether a run created a directory; an empty one is a killed run's."""
+def _is_staging_directory(path: str) -> bool:
+    """Return whether a run created a directory; a killed run may leave an empty directory."""
     return os.path.exists(os.path.join(path, _STAGING_FILE)) or not os.listdir(path)
 
 
@@ -376,16 +387,18 @@ def remove_directory(path: str) -> None:
         if not os.path.lexists(path):
             return
         try:
-            _remove(path)
+            _remove_tree(path)
         except OSError as error:
             is_shared = error.errno in (errno.ENOENT, errno.ENOTEMPTY)
             if not is_shared or not tries_left:
-                raise publish_error(error, error.filename or path, "remove a folder") from error
+                raise publish_error(
+                    error, error.filename or path, "remove the directory"
+                ) from error
 
 
-def _remove(path: str) -> None:
+def _remove_tree(path: str) -> None:
     if os.path.islink(path):
-        # The target may belong to others.
+        # The target of the link may belong to another program.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     staging_file = os.path.join(path, _STAGING_FILE)
     for name in os.listdir(path):
@@ -400,7 +413,7 @@ def _remove(path: str) -> None:
     os.rmdir(path)
 
 
-def signature_of(directory: str) -> Signature | None:
+def read_signature(directory: str) -> Signature | None:
     """Return the logs of a partition directory; None if it does not exist."""
     try:
         with os.scandir(directory) as entries:
@@ -408,9 +421,9 @@ def signature_of(directory: str) -> Signature | None:
     except FileNotFoundError:
         return None
     except NotADirectoryError as error:
-        raise InputError("not a directory", path=directory) from error
-    found = [(name, os.stat(os.path.join(directory, name))) for name in logs]
-    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in found)
+        raise InputError("the path of the partition is not a directory", path=directory) from error
+    log_statuses = ((name, os.stat(os.path.join(directory, name))) for name in logs)
+    return tuple((name, status.st_size, status.st_mtime_ns) for name, status in log_statuses)
 
 
 def publish_directory(root: str, staged: StagedPartition) -> None:
@@ -425,73 +438,77 @@ def publish_directories(
 ) -> list[KafkaIndexError | None]:
     """Make staged partitions durable, and move each into the data directory atomically.
 
-    A replaced directory takes the place of the staged one. Small partitions share the cost of
-    making files durable. Returns None or an error for each partition; an error does not affect the
+    A replaced directory gets the path of its staged directory. One sync makes the files of all
+    partitions durable. Returns None or an error for each partition; an error does not affect the
     other partitions. Raises `PublishError` if the data directory cannot be made durable.
     """
     paths: dict[str, list[str]] = {}
     errors: list[KafkaIndexError | None] = [None] * len(partitions)
-    for number, each in enumerate(partitions):
+    for number, staged in enumerate(partitions):
         try:
-            _refuse_changed(root, each)
-            paths[each.directory] = _paths_in(each.directory)
+            _check_unchanged(root, staged)
+            paths[staged.directory] = _list_staged_paths(staged.directory)
         except KafkaIndexError as error:
             errors[number] = error
-    failures = make_durable(path for found in paths.values() for path in found)
-    for number, each in enumerate(partitions):
+    failures = make_durable(path for staged_paths in paths.values() for path in staged_paths)
+    for number, staged in enumerate(partitions):
         try:
-            for path in paths.get(each.directory, ()):
+            for path in paths.get(staged.directory, ()):
                 if path in failures:
-                    raise publish_error(failures[path], path, "make it durable")
+                    raise publish_error(failures[path], path, "make the partition durable")
             if errors[number] is None:
-                _put_in_place(each, os.path.join(root, each.partition.directory_name))
+                _move_to_output(staged, os.path.join(root, staged.partition.directory_name))
         except KafkaIndexError as error:
             errors[number] = error
-    sync([root], "make it durable")
+    sync([root], "make the data directory durable")
     return errors
 
 
-def _refuse_changed(root: str, staged: StagedPartition) -> None:
+def _check_unchanged(root: str, staged: StagedPartition) -> None:
     target = os.path.join(root, staged.partition.directory_name)
-    if not staged.is_shared and signature_of(target) != staged.replaces:
+    if not staged.is_shared and read_signature(target) != staged.replaces:
         raise InputError(
-            "the partition was changed while its new files were written",
+            "another process changed the partition directory during this run",
             path=target,
-            hint="stop what writes there, and run again",
+            hint="stop the process that writes to the directory, and run again",
         )
 
 
-def _paths_in(directory: str) -> list[str]:
+def _list_staged_paths(directory: str) -> list[str]:
     with publishing(directory, "list a staged partition"), os.scandir(directory) as entries:
-        return [directory, *(each.path for each in entries if each.is_file(follow_symlinks=False))]
+        return [
+            directory,
+            *(entry.path for entry in entries if entry.is_file(follow_symlinks=False)),
+        ]
 
 
-def _put_in_place(staged: StagedPartition, target: str) -> None:
+def _move_to_output(staged: StagedPartition, target: str) -> None:
     try:
         if staged.replaces is None:
             os.rename(staged.directory, target)
         elif not exchange(staged.directory, target):
             raise PublishError(
-                "this file system cannot replace a folder atomically",
+                "this file system cannot replace a directory atomically",
                 path=target,
-                hint="import into an empty folder on ext4, XFS, Btrfs or tmpfs, and move the "
-                "result",
+                hint="choose an empty --output on ext4, XFS, Btrfs or tmpfs, and move the result",
             )
     except OSError as error:
         if not (staged.is_shared and _have_same_logs(staged.directory, target)):
             raise publish_error(error, target, "publish the partition") from error
 
 
-def _have_same_logs(directory: str, other: str) -> bool:
+def _have_same_logs(directory: str, target: str) -> bool:
     """Return whether two directories exist, with logs of the same names and sizes."""
-    logs, others = signature_of(directory), signature_of(other)
-    if logs is None or others is None:
+    logs, target_logs = read_signature(directory), read_signature(target)
+    if logs is None or target_logs is None:
         return False
-    return [each[:2] for each in logs] == [each[:2] for each in others]
+    return [log_version[:2] for log_version in logs] == [
+        log_version[:2] for log_version in target_logs
+    ]
 
 
 def withdraw_directory(directory: str, staging: str) -> str:
-    """Move a partition of the output into the staging directory; return its path there."""
+    """Move a partition of the output into the staging directory; return the new path."""
     path = os.path.join(staging, os.path.basename(directory))
     with publishing(directory, "remove the partition"):
         os.rename(directory, path)
@@ -500,7 +517,7 @@ def withdraw_directory(directory: str, staging: str) -> str:
 
 def make_staged_directory(path: str) -> None:
     """Create a directory in a staging directory; fails if the run has ended."""
-    with publishing(path, "make a folder"), suppress(FileExistsError):
+    with publishing(path, "create the directory"), suppress(FileExistsError):
         os.mkdir(path)
 
 
@@ -509,11 +526,10 @@ def make_staged_directory(path: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LastFiles:
-    """Files that appear in a directory after all others, in the order of `names`.
+    """Files that complete a directory: they appear last, in the order of `names`.
 
-    Without them, the directory is incomplete for its readers. Each file is written under a hidden
-    name first, since a rename also succeeds on a full disk. The files of an earlier run are hidden
-    before anything changes.
+    Each file is written under a hidden name first, since a rename also succeeds on a full disk. The
+    files of an earlier run are hidden before the directory changes.
     """
 
     directory: str
@@ -539,4 +555,4 @@ class LastFiles:
                 os.replace(path, new_path)
             except FileNotFoundError:
                 return
-        sync([self.directory], "make it durable")
+        sync([self.directory], "make the renamed file durable")

@@ -18,9 +18,9 @@ group of segments is published in this order:
     all changed folders     entries made durable (one sync for many folders)
 
 A killed process leaves one of these states. So does a power failure. It may undo the last steps,
-but no step before a remaining one: ext4, XFS and btrfs commit changes of the entries of a folder in
-order, and NFS makes each change durable before it responds. On file systems without this guarantee
-(ext2, FAT), only a killed process is covered.
+but no step before a completed step. ext4, XFS and btrfs commit changes of the entries of a folder
+in order, and NFS makes each change durable before it responds. On file systems without this
+guarantee (ext2, FAT), only a killed process is covered.
 
 In an object store, a file is put under its final name. In HDFS, it is written to a temporary file,
 closed and renamed. Each file is durable before the next one is written, in the same order.
@@ -47,7 +47,7 @@ from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 
 #: Placeholder for the name of a data file, which is known only after its rows.
 ROWS = "rows"
-# Only names of this package, so that files of other programs are never removed.
+# Matches only names of this package, so that files of other programs are never removed.
 _SCRATCH = re.compile(
     r"\.(?P<final>\.?[0-9]{20}\.[A-Za-z.-]+|leader-epoch-checkpoint|\.partition\.kafka-index|rows)"
     r"\.(?P<run>[A-Za-z0-9_]+)\.(?P<attempt>[A-Za-z0-9_]+)\.tmp"
@@ -58,15 +58,16 @@ _NEW_FILE_MODE = 0o666
 def scratch_path(final_path: str, run_id: str, attempt_id: str) -> str:
     """Return the path of the scratch file for a file of a segment or a data file.
 
-    The final name starts with a base offset of 20 digits, also after a dot, or is the leader epoch
-    checkpoint or `ROWS`. IDs consist of letters, digits and underscores, and are unique together
-    for a file. Raises `ValueError` for other names, which `sweep` would not find.
+    The final name is the leader epoch checkpoint, `ROWS`, or a name that starts with a base offset
+    of 20 digits, optionally after a dot. IDs consist of letters, digits and underscores. The two
+    IDs together are unique for a file. Raises `ValueError` for other names, which `sweep` would
+    not find.
     """
     directory, name = os.path.split(final_path)
     scratch_name = f".{name}.{run_id}.{attempt_id}.tmp"
     match = _SCRATCH.fullmatch(scratch_name)
     if match is None or match.groups() != (name, run_id, attempt_id):
-        raise ValueError(f"cannot make a scratch name of {name!r}, {run_id!r}, {attempt_id!r}")
+        raise ValueError(f"invalid scratch file name: {scratch_name!r}")
     return os.path.join(directory, scratch_name)
 
 
@@ -123,34 +124,38 @@ def write_scratch(path: str, data: bytes | memoryview, *, attributes_of: str | N
 
 
 def copy_attributes(target: int | str, log_path: str) -> None:
-    """Give a file, as descriptor or path, the mode and owner of a log if they differ.
+    """Set the mode and owner of a file, as descriptor or path, to those of a log.
 
     Raises `PublishError` with both owners if this user may not change them.
     """
     try:
-        wanted, found = os.stat(log_path), os.stat(target)
+        log_status, target_status = os.stat(log_path), os.stat(target)
     except OSError as error:
         raise publish_error(error, log_path, "read the mode and owner of the log") from error
-    owner, had = (wanted.st_uid, wanted.st_gid), (found.st_uid, found.st_gid)
-    place = log_path if isinstance(target, int) else target
-    if owner != had:
+    log_owner, target_owner = (
+        (log_status.st_uid, log_status.st_gid),
+        (target_status.st_uid, target_status.st_gid),
+    )
+    reported_path = log_path if isinstance(target, int) else target
+    if log_owner != target_owner:
         try:
-            os.chown(target, *owner)
+            os.chown(target, *log_owner)
         except OSError as error:
             raise PublishError(
-                f"cannot give a new file the owner of its log: {error.strerror}",
-                path=place,
-                expected=f"{owner[0]}:{owner[1]}",
-                found=f"{had[0]}:{had[1]}",
+                f"cannot set the owner of a new file to the owner of the log: {error.strerror}",
+                path=reported_path,
+                expected=f"{log_owner[0]}:{log_owner[1]}",
+                found=f"{target_owner[0]}:{target_owner[1]}",
                 hint="run as the broker's user or as root, or use --output",
             ) from error
     # After chown, which may clear mode bits.
-    mode = stat.S_IMODE(wanted.st_mode)
-    if mode != stat.S_IMODE(found.st_mode) or owner != had:
+    mode = stat.S_IMODE(log_status.st_mode)
+    if mode != stat.S_IMODE(target_status.st_mode) or log_owner != target_owner:
         try:
             os.chmod(target, mode)
         except OSError as error:
-            raise publish_error(error, place, "give a new file the mode of its log") from error
+            action = "set the mode of a new file to the mode of the log"
+            raise publish_error(error, reported_path, action) from error
 
 
 def remove_scratch(path: str) -> None:
@@ -189,7 +194,9 @@ def sweep(directories: Iterable[str], *, run_id: str | None) -> None:
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise publish_error(error, path, "remove a leftover file") from error
+                raise publish_error(
+                    error, path, "remove a temporary file of a killed run"
+                ) from error
 
 
 @contextmanager
@@ -205,19 +212,19 @@ def swept_target(
     if target_root is not None and not store_of(target_root).stages_locally:
         yield
         return
-    before = list(partition_directories) if target_root is None else _folders_in(target_root)
+    before = list(partition_directories) if target_root is None else _list_directories(target_root)
     sweep(before, run_id=None)
     try:
         yield
     finally:
-        after = before if target_root is None else _folders_in(target_root)
+        after = before if target_root is None else _list_directories(target_root)
         sweep(after, run_id=run_id)
         for directory in set(after).difference(before):
             with suppress(OSError):  # The folder has files.
                 os.rmdir(directory)
 
 
-def _folders_in(root: str) -> list[str]:
+def _list_directories(root: str) -> list[str]:
     with os.scandir(root) as entries:
         return [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
 
@@ -239,7 +246,9 @@ class StagedFile:
         if os.path.dirname(self.scratch_path) != os.path.dirname(self.final_path) and (
             store_of(self.final_path).stages_locally
         ):
-            raise ValueError(f"not in one folder: {self.scratch_path}, {self.final_path}")
+            raise ValueError(
+                f"{self.scratch_path} and {self.final_path} are in different directories"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,10 +278,10 @@ class Publication:
         """Reject an order in which a crash would leave contradictory files."""
         indexes = [f.final_path.endswith(_OFFSET_INDEX_NAMES) for f in self.files]
         if self.is_segment and (not indexes or not indexes[-1] or any(indexes[:-1])):
-            raise ValueError("a segment needs one .index, as its last file")
+            raise ValueError("the last file of a segment must be its only .index")
 
     @property
-    def removed_first(self) -> str | None:
+    def old_index_path(self) -> str | None:
         """The old ``.index``, which is removed before the files appear; None if there is none."""
         index = self.files[-1].final_path
         # A broker creates an index of zeros for a swap file without an index (LogLoader.load reads
@@ -292,26 +301,32 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
     ``.index`` or a complete one, old or new. Its scratch files are removed, unless another attempt
     may need them. An error of a segment does not affect the others.
     """
-    if not all(store_of(each.directory).stages_locally for each in publications):
-        return list(_stores_requests().map(_put_in_store, publications))
-    errors: list[PublishError | None] = [_prepare(each) for each in publications]
+    if not all(store_of(publication.directory).stages_locally for publication in publications):
+        return list(_put_executor().map(_put_in_store, publications))
+    errors: list[PublishError | None] = [
+        _set_attributes(publication) for publication in publications
+    ]
     undurable = make_durable(
         staged.scratch_path
-        for each, error in zip(publications, errors, strict=True)
+        for publication, error in zip(publications, errors, strict=True)
         if error is None
-        for staged in each.files
+        for staged in publication.files
     )
-    for number, each in enumerate(publications):
+    for number, publication in enumerate(publications):
         if errors[number] is None:
-            errors[number] = _first_failure(each, undurable) or _put_in_place(each)
-        if errors[number] is not None and not each.is_shared:
-            for staged in each.files:
+            errors[number] = _first_durability_error(publication, undurable) or _publish_locally(
+                publication
+            )
+        if errors[number] is not None and not publication.is_shared:
+            for staged in publication.files:
                 remove_scratch(staged.scratch_path)
     # Also the folders of failed segments: an old .index may have been removed there.
-    folders = {each.directory: _folders(each) for each in publications}
+    folders = {
+        publication.directory: _changed_directories(publication) for publication in publications
+    }
     undurable = make_durable(path for paths in folders.values() for path in paths)
-    for number, each in enumerate(publications):
-        for path in folders[each.directory]:
+    for number, publication in enumerate(publications):
+        for path in folders[publication.directory]:
             if errors[number] is None and path in undurable:
                 errors[number] = publish_error(undurable[path], path, "make the folder durable")
     return errors
@@ -322,10 +337,10 @@ def _put_in_store(publication: Publication) -> PublishError | None:
     directory = publication.directory
     store = store_of(directory)
     try:
-        # Read first: if another attempt has just published them, its .index must stay.
-        contents = [_content_of(staged) for staged in publication.files]
-        if publication.removed_first is not None:
-            store.delete([publication.removed_first])
+        # Read before the delete: the .index of an attempt that has just published must stay.
+        contents = [_read_staged(staged) for staged in publication.files]
+        if publication.old_index_path is not None:
+            store.delete([publication.old_index_path])
         for staged, content in zip(publication.files, contents, strict=True):
             store.put(staged.final_path, content)
     except PublishError as error:
@@ -339,11 +354,11 @@ def _put_in_store(publication: Publication) -> PublishError | None:
     return None
 
 
-def _content_of(staged: StagedFile) -> bytes:
+def _read_staged(staged: StagedFile) -> bytes:
     try:
         return store_of(staged.scratch_path).read(staged.scratch_path)
     except FileNotFoundError as error:
-        raise _gone(staged) from error
+        raise _missing_scratch_error(staged) from error
     except InputError as error:
         raise PublishError(
             f"cannot read the staged file: {error.message}", path=staged.scratch_path
@@ -351,62 +366,64 @@ def _content_of(staged: StagedFile) -> bytes:
 
 
 @cache
-def _stores_requests() -> ThreadPoolExecutor:
+def _put_executor() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(_MAX_CONCURRENT_PUTS, thread_name_prefix="publish")
 
 
-def _prepare(publication: Publication) -> PublishError | None:
+def _set_attributes(publication: Publication) -> PublishError | None:
     """Set the mode and owner before any file is published."""
     for staged in publication.files:
         try:
             if publication.attributes_of is not None:
                 copy_attributes(staged.scratch_path, publication.attributes_of)
             elif not os.path.exists(staged.scratch_path):
-                return _gone(staged)
+                return _missing_scratch_error(staged)
         except PublishError as error:
             return error
     return None
 
 
-def _gone(staged: StagedFile) -> PublishError:
+def _missing_scratch_error(staged: StagedFile) -> PublishError:
     return StagedFileGoneError(
         "a staged file was removed before it was published",
         path=staged.scratch_path,
-        hint="is another run writing to the same target?",
+        hint="check that no other run writes to the same target",
     )
 
 
-def _first_failure(publication: Publication, failures: dict[str, OSError]) -> PublishError | None:
+def _first_durability_error(
+    publication: Publication, failures: dict[str, OSError]
+) -> PublishError | None:
     for staged in publication.files:
         failure = failures.get(staged.scratch_path)
         if isinstance(failure, FileNotFoundError):
-            return _gone(staged)
+            return _missing_scratch_error(staged)
         if failure is not None:
             return publish_error(failure, staged.final_path, "make the file durable")
     return None
 
 
-def _put_in_place(publication: Publication) -> PublishError | None:
+def _publish_locally(publication: Publication) -> PublishError | None:
     path = publication.directory
     try:
-        if publication.removed_first is not None:
-            found = [os.stat(path := staged.scratch_path) for staged in publication.files]
-            path = publication.removed_first
-            _remove_old(path, found[-1], publication.files[-1].scratch_path)
+        if publication.old_index_path is not None:
+            statuses = [os.stat(path := staged.scratch_path) for staged in publication.files]
+            path = publication.old_index_path
+            _remove_old_index(path, statuses[-1], publication.files[-1].scratch_path)
         for staged in publication.files:
             path = staged.final_path
             os.replace(staged.scratch_path, path)
     except OSError as error:
         for staged in publication.files:
             if isinstance(error, FileNotFoundError) and not os.path.exists(staged.scratch_path):
-                return _gone(staged)
-        return publish_error(error, path, "put the file in place")
+                return _missing_scratch_error(staged)
+        return publish_error(error, path, "publish the file")
     return None
 
 
-def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
+def _remove_old_index(path: str, new: os.stat_result, scratch_path: str) -> None:
     """Remove an old ``.index``, but not if another attempt has just published a new one."""
-    # Compared under a unique scratch name, where no other attempt replaces it.
+    # Compare under a unique scratch name, which no other attempt uses.
     renamed = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
     with suppress(FileNotFoundError):
         os.rename(path, renamed)
@@ -416,22 +433,22 @@ def _remove_old(path: str, new: os.stat_result, scratch_path: str) -> None:
             os.unlink(renamed)
 
 
-def unpublished_part(publication: Publication) -> Publication | None:
-    """Return the part of a publication that an interrupted attempt has not published.
+def unpublished_files(publication: Publication) -> Publication | None:
+    """Return the files that an interrupted attempt has not published.
 
     None if the segment was published or abandoned.
     """
     if not store_of(publication.files[0].scratch_path).stages_locally:
         # Objects are copied, not renamed: objects of another attempt are put again.
         return publication
-    left = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
-    if left and left[-1] == publication.files[-1]:
-        return replace(publication, files=left)
+    unpublished = tuple(file for file in publication.files if os.path.exists(file.scratch_path))
+    if unpublished and unpublished[-1] == publication.files[-1]:
+        return replace(publication, files=unpublished)
     return None
 
 
-def _folders(publication: Publication) -> tuple[str, ...]:
-    """Return the folders with changed entries; the target folder may be new in its parent."""
+def _changed_directories(publication: Publication) -> tuple[str, ...]:
+    """Return the folders whose entries changed; the parent too, since the target may be new."""
     directory = publication.directory
     if publication.attributes_of is not None:
         return (directory,)
@@ -448,26 +465,26 @@ class TargetFiles:
 
     def exists(self, path: str) -> bool:
         if self._store.needs_requests:
-            return path in self._listed
+            return path in self._entries
         return os.path.exists(path)
 
-    def holds(self, path: str, data: bytes) -> bool:
-        """Return whether a file exists and has these bytes."""
+    def has_content(self, path: str, data: bytes) -> bool:
+        """Return whether a file exists and contains `data`."""
         try:
             needs_requests = self._store.needs_requests
-            found = self._listed.get(path) if needs_requests else self._store.info(path)
-            is_as_long = found is not None and found.size_bytes == len(data)
-            return is_as_long and self._store.read(path) == data
+            entry = self._entries.get(path) if needs_requests else self._store.info(path)
+            is_same_size = entry is not None and entry.size_bytes == len(data)
+            return is_same_size and self._store.read(path) == data
         except (OSError, KafkaIndexError):
             # The file will be replaced, which reports the problem.
             return False
 
     @cached_property
-    def _listed(self) -> dict[str, DirectoryEntry]:
+    def _entries(self) -> dict[str, DirectoryEntry]:
         if is_new_folder(self.directory, self._run_id):
             return {}
-        found = self._store.list_directory(self.directory)
-        return {entry.path: entry for entry in found if not entry.is_directory}
+        entries = self._store.list_directory(self.directory)
+        return {entry.path: entry for entry in entries if not entry.is_directory}
 
 
 def is_new_folder(directory: str, run_id: str) -> bool:
@@ -481,18 +498,18 @@ def is_new_folder(directory: str, run_id: str) -> bool:
     root, name = os.path.split(directory)
     try:
         # Threads start together, and one of them lists.
-        with _listing:
-            return name not in _folders_before(root, run_id)
+        with _listing_lock:
+            return name not in _list_initial_directories(root, run_id)
     except KafkaIndexError:
         # Writing will report the problem.
         return False
 
 
-_listing = threading.Lock()
+_listing_lock = threading.Lock()
 
 
 @lru_cache(4)
-def _folders_before(root: str, run_id: str) -> frozenset[str]:
+def _list_initial_directories(root: str, run_id: str) -> frozenset[str]:
     del run_id
-    found = store_of(root).list_directory(root)
-    return frozenset(os.path.basename(entry.path) for entry in found if entry.is_directory)
+    entries = store_of(root).list_directory(root)
+    return frozenset(os.path.basename(entry.path) for entry in entries if entry.is_directory)

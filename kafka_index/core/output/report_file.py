@@ -81,7 +81,7 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
     suffixes = [*_SINKS, *([PAGE_SUFFIX] if has_page else [])]
     if suffix not in suffixes:
         raise InputError(
-            "the report has no suffix of a known format",
+            "the suffix of the report is not a supported format",
             path=path,
             expected=" or ".join(suffixes),
             found=suffix or "none",
@@ -95,12 +95,12 @@ def check_report_path(path: str, *, has_page: bool = False) -> str:
 class ReportFile:
     """Writes the tables of a report in bounded memory, and publishes it atomically at the end.
 
-    A context manager, not thread-safe. The path is one of `check_report_path`. The rows are written
-    to a hidden file next to the report, or in TMPDIR for a report in a store. If the run ends with
-    an error, the report has the rows so far. If there is no row yet, or writing the report has
-    failed, an older report stays unchanged. A failed write does not end the run: the results are
-    printed first, and the end of the context raises `PublishError`. Raises `InputError` for another
-    suffix or a folder, and `PublishError` if the file cannot be created.
+    A context manager, not thread-safe. The rows are written to a hidden file next to the report,
+    or in TMPDIR for a report in a store. If the run ends with an error, the report contains the
+    rows written before the error. If the report has no row yet, or a write has failed, an older
+    report stays unchanged. A failed write does not end the run: the results are printed first, and
+    the end of the context raises `PublishError`. Raises `InputError` for an unsupported suffix or a
+    directory, and `PublishError` if the file cannot be created.
     """
 
     def __init__(self, path: str, schema: pa.Schema, page: PageMaker | None = None) -> None:
@@ -109,13 +109,13 @@ class ReportFile:
         self._rows = 0
         self._failure: PublishError | None = None
         self.is_published = False
-        local = self.path
+        writable_path = self.path
         if not store_of(self.path).stages_locally:
             name = os.path.basename(self.path)
-            local = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
-        if os.path.isdir(local):
-            raise InputError("the report is a folder", path=path, hint="name a file in it")
-        self._file = AtomicFile(local, what="report")
+            writable_path = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
+        if os.path.isdir(writable_path):
+            raise InputError("the report is a directory", path=path, hint="give the path of a file")
+        self._file = AtomicFile(writable_path, what="report")
         suffix = os.path.splitext(self.path)[1].lower()
         self._page = None
         try:
@@ -131,28 +131,28 @@ class ReportFile:
 
     def __exit__(
         self,
-        kind: type[BaseException] | None,
+        error_type: type[BaseException] | None,
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
         if self.is_published:
             return
         with self._file:
-            if self._page is not None and kind is not None:
+            if self._page is not None and error_type is not None:
                 self._page.interrupt()
-            self._guard(self._sink.close)
+            self._write_guarded(self._sink.close)
             if self._failure is not None:
-                if kind is None:
+                if error_type is None:
                     raise self._failure
-            elif kind is None or self._rows > 0:
+            elif error_type is None or self._rows > 0:
                 self._file.commit()
-                self._put()
+                self._upload()
 
     def write_table(self, table: pa.Table) -> None:
         """Add rows with the columns of the report."""
         self._rows += table.num_rows
         rows = table.select(self._schema.names).cast(self._schema)
-        self._guard(lambda: self._sink.write_table(rows))
+        self._write_guarded(lambda: self._sink.write_table(rows))
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Add the input segments that a page draws; they are read when the page is written."""
@@ -181,14 +181,14 @@ class ReportFile:
         folder = os.path.dirname(os.path.abspath(self.path))
         sync([folder], "make the report durable")
 
-    def _put(self) -> None:
+    def _upload(self) -> None:
         """Upload the report if it is in a store."""
         if self._file.path != self.path:
             with open(self._file.path, "rb") as file:
                 store_of(self.path).put(self.path, file.read())
             os.unlink(self._file.path)
 
-    def _guard(self, write: Callable[[], None]) -> None:
+    def _write_guarded(self, write: Callable[[], None]) -> None:
         """Write unless an earlier write failed; the end of the context raises the failure."""
         if self._failure is not None and write != self._sink.close:
             return

@@ -58,7 +58,7 @@ def table(count: int = 100, **columns: Any) -> pa.Table:
 
 @contextmanager
 def import_target(root: Path, mode: ImportMode) -> Iterator[ImportTarget]:
-    with Output.of_data_directory(str(root)) as output:
+    with Output.for_data_directory(str(root)) as output:
         output.make_staging()
         yield ImportTarget(output, mode)
 
@@ -534,7 +534,7 @@ def test_directory_of_a_running_broker_is_rejected(tmp_path: Path) -> None:
     output.mkdir()
     source = written(tmp_path / "tables", table())
 
-    with DirectoryLock.of_data_directories([str(output)]):
+    with DirectoryLock.for_data_directories([str(output)]):
         refused(source, output, "--append", code=3)
 
     assert list(output.iterdir()) == []
@@ -856,14 +856,14 @@ def test_unwritable_record_is_reported_before_a_later_unreadable_one(
 
 
 def test_import_is_not_marked_finished_while_another_run_holds_the_lock(tmp_path: Path) -> None:
-    output = Output.of_data_directory(str(tmp_path / "logs"))
+    output = Output.for_data_directory(str(tmp_path / "logs"))
     running = running_import(output.root, "digest", ImportSettings(), lock=output)
     with output:
         running.__enter__()
     state = (tmp_path / "logs" / IMPORT_MANIFEST).read_bytes()
     with (
-        DirectoryLock.of_data_directories([output.root]),
-        pytest.raises(PublishError, match="already holds"),
+        DirectoryLock.for_data_directories([output.root]),
+        pytest.raises(PublishError, match="already locked"),
     ):
         running.__exit__(None, None, None)
     assert (tmp_path / "logs" / IMPORT_MANIFEST).read_bytes() == state

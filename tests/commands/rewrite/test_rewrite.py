@@ -575,7 +575,7 @@ def test_output_with_foreign_files_is_rejected(tmp_path: Path) -> None:
 def test_directory_locked_by_a_broker_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path / "in", {0: batch(0, b"k", b"drop")})
     (tmp_path / "out").mkdir()
-    with DirectoryLock.of_data_directories([str(tmp_path / "out")]):
+    with DirectoryLock.for_data_directories([str(tmp_path / "out")]):
         keys = keys_file(tmp_path, "drop")
         refused(tmp_path / "in", tmp_path / "out", "--drop-keys", keys, code=3)
 

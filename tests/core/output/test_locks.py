@@ -29,27 +29,27 @@ def try_lock(path: Path) -> None:
 
 def test_running_broker_excludes_a_run_in_place(tmp_path: Path, hold_lock: HoldLock) -> None:
     hold_lock(tmp_path / ".lock")
-    lock = DirectoryLock.of_data_directories([str(tmp_path)])
-    with pytest.raises(PublishError, match=r"a broker .*holds this directory's \.lock; stop it"):
+    lock = DirectoryLock.for_data_directories([str(tmp_path)])
+    with pytest.raises(PublishError, match=r"/\.lock: a broker or another run has locked"):
         lock.__enter__()
     assert os.listdir(tmp_path) == [".lock"]
 
 
 def test_run_in_place_excludes_a_starting_broker(tmp_path: Path) -> None:
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         assert run_in_child(lambda: try_lock(tmp_path / ".lock")) != 0
     assert run_in_child(lambda: try_lock(tmp_path / ".lock")) == 0
 
 
 def test_own_lock_file_is_removed_at_the_end(tmp_path: Path) -> None:
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         assert os.listdir(tmp_path) == [".lock"]
     assert os.listdir(tmp_path) == []
 
 
 def test_lock_file_of_a_broker_stays(tmp_path: Path) -> None:
     (tmp_path / ".lock").touch()
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         pass
     assert os.listdir(tmp_path) == [".lock"]
 
@@ -78,14 +78,14 @@ def test_run_killed_while_locking_leaves_no_lock_file_that_may_be_a_brokers(tmp_
                     os.kill(os.getpid(), signal.SIGKILL)
 
             sys.addaudithook(kill)
-            DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
+            DirectoryLock.for_data_directories([str(tmp_path)]).__enter__()
 
         if run_in_child(lock_and_die) == 0:
             assert step > 3
             return
         if (tmp_path / ".lock").exists():
             assert (tmp_path / ".lock").read_bytes() == b"kafka-index\n"
-        with DirectoryLock.of_data_directories([str(tmp_path)]):
+        with DirectoryLock.for_data_directories([str(tmp_path)]):
             pass
         assert os.listdir(tmp_path) == [], step
     pytest.fail("each run was killed")
@@ -110,7 +110,7 @@ def test_directory_of_a_file_system_without_links_is_locked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(os, "link", refuse_link)
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         assert os.listdir(tmp_path) == [".lock"]
         assert run_in_child(lambda: try_lock(tmp_path / ".lock")) != 0
     assert os.listdir(tmp_path) == []
@@ -120,7 +120,7 @@ def test_lock_of_a_killed_broker_can_be_acquired(tmp_path: Path, hold_lock: Hold
     broker = hold_lock(tmp_path / ".lock")
     broker.kill()
     broker.wait()
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         pass
 
 
@@ -129,25 +129,25 @@ def test_all_directories_are_locked_or_none(tmp_path: Path, hold_lock: HoldLock)
         (tmp_path / name).mkdir()
     hold_lock(tmp_path / "c" / ".lock")
     with pytest.raises(PublishError):
-        DirectoryLock.of_data_directories([str(tmp_path / name) for name in "abc"]).__enter__()
+        DirectoryLock.for_data_directories([str(tmp_path / name) for name in "abc"]).__enter__()
     assert os.listdir(tmp_path / "a") == []
-    with DirectoryLock.of_data_directories([str(tmp_path / "a"), str(tmp_path / "b")]):
+    with DirectoryLock.for_data_directories([str(tmp_path / "a"), str(tmp_path / "b")]):
         pass
 
 
 def test_directory_given_twice_is_locked_once(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     (tmp_path / "link").symlink_to("d")
-    lock = DirectoryLock.of_data_directories([str(tmp_path / "d"), str(tmp_path / "link")])
+    lock = DirectoryLock.for_data_directories([str(tmp_path / "d"), str(tmp_path / "link")])
     with lock:
         assert len(lock.paths) == 1
         assert run_in_child(lambda: try_lock(tmp_path / "d" / ".lock")) != 0
 
 
 def test_second_lock_in_a_process_is_rejected_and_the_first_stays_locked(tmp_path: Path) -> None:
-    with DirectoryLock.of_output(str(tmp_path)):
-        with pytest.raises(PublishError, match="this process already holds"):
-            DirectoryLock.of_output(str(tmp_path)).__enter__()
+    with DirectoryLock.for_output(str(tmp_path)):
+        with pytest.raises(PublishError, match="this process has already locked"):
+            DirectoryLock.for_output(str(tmp_path)).__enter__()
         assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
 
 
@@ -155,12 +155,12 @@ def test_second_concurrent_run_into_an_output_is_rejected(
     tmp_path: Path, hold_lock: HoldLock
 ) -> None:
     hold_lock(tmp_path / ".kafka-index.lock")
-    with pytest.raises(PublishError, match="another run holds"):
-        DirectoryLock.of_output(str(tmp_path)).__enter__()
+    with pytest.raises(PublishError, match="another run has locked"):
+        DirectoryLock.for_output(str(tmp_path)).__enter__()
 
 
 def test_released_lock_can_be_acquired_again(tmp_path: Path) -> None:
-    lock = DirectoryLock.of_output(str(tmp_path))
+    lock = DirectoryLock.for_output(str(tmp_path))
     for _ in range(2):
         with lock:
             assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
@@ -168,7 +168,7 @@ def test_released_lock_can_be_acquired_again(tmp_path: Path) -> None:
 
 def test_missing_directory_cannot_be_locked(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="cannot lock the directory"):
-        DirectoryLock.of_output(str(tmp_path / "gone")).__enter__()
+        DirectoryLock.for_output(str(tmp_path / "gone")).__enter__()
 
 
 def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_directory_of_another_user_cannot_be_locked(tmp_path: Path) -> None:
 
     def lock() -> None:
         with pytest.raises(PublishError, match="no permission"):
-            DirectoryLock.of_data_directories([str(tmp_path)]).__enter__()
+            DirectoryLock.for_data_directories([str(tmp_path)]).__enter__()
 
     assert run_unprivileged(lock) == 0
 
@@ -188,7 +188,7 @@ def test_directory_that_cannot_be_listed_is_locked(tmp_path: Path) -> None:
     tmp_path.chmod(0o333)
 
     def lock() -> None:
-        with DirectoryLock.of_output(str(tmp_path)):
+        with DirectoryLock.for_output(str(tmp_path)):
             assert run_in_child(lambda: try_lock(tmp_path / OUTPUT_LOCK)) != 0
 
     assert run_unprivileged(lock) == 0
@@ -203,7 +203,7 @@ def test_lock_file_belongs_to_the_user_of_the_directory(
 ) -> None:
     monkeypatch.setattr(os, "link", link)
     os.chown(tmp_path, NOBODY, NOBODY)
-    with DirectoryLock.of_data_directories([str(tmp_path)]):
+    with DirectoryLock.for_data_directories([str(tmp_path)]):
         assert (tmp_path / ".lock").stat().st_uid == NOBODY
 
 
@@ -214,10 +214,10 @@ def test_lock_file_that_cannot_be_removed_is_a_warning_and_unlocked(
     if subprocess.run(["chattr", "+a", tmp_path], check=False, capture_output=True).returncode:
         pytest.skip("this file system knows no append-only folders")
     try:
-        with DirectoryLock.of_output(str(tmp_path)):
+        with DirectoryLock.for_output(str(tmp_path)):
             pass
         assert "cannot remove the lock file" in caplog.text
-        with DirectoryLock.of_output(str(tmp_path)):
+        with DirectoryLock.for_output(str(tmp_path)):
             assert run_in_child(lambda: try_lock(tmp_path / ".kafka-index.lock")) != 0
     finally:
         subprocess.run(["chattr", "-a", tmp_path], check=True)

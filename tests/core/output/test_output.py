@@ -53,7 +53,7 @@ def test_cleanup_removes_only_staging_directories_of_killed_runs(
     (tmp_path / _NAME).mkdir()
     for name in content:
         (tmp_path / _NAME / name).touch()
-    with Output.of_data_directory(str(tmp_path)):
+    with Output.for_data_directory(str(tmp_path)):
         assert (tmp_path / _NAME).exists() is not is_removed
     assert names(tmp_path) == [_NAME] * (not is_removed)
 
@@ -67,12 +67,12 @@ def test_links_in_place_of_directories_are_not_followed(tmp_path: Path) -> None:
     (tmp_path / _NAME).symlink_to(theirs)
 
     for output in (
-        Output.of_name(str(tmp_path / "answers"), "answers", []),
-        Output.of_data_directory(str(tmp_path)),
+        Output.for_path(str(tmp_path / "answers"), "answers", []),
+        Output.for_data_directory(str(tmp_path)),
     ):
         with output:
             pass
-    with pytest.raises(PublishError, match="cannot remove a folder"):
+    with pytest.raises(PublishError, match="cannot remove the directory"):
         remove_directory(str(link))
 
     assert names(tmp_path) == sorted([link.name, _NAME, "theirs"])
@@ -80,22 +80,22 @@ def test_links_in_place_of_directories_are_not_followed(tmp_path: Path) -> None:
 
 
 def test_staging_directory_is_removed_with_its_run_unless_handed_over(tmp_path: Path) -> None:
-    with Output.of_data_directory(str(tmp_path)) as output:
+    with Output.for_data_directory(str(tmp_path)) as output:
         output.make_staging()
     assert names(tmp_path) == []
 
-    with Output.of_data_directory(str(tmp_path)) as output:
+    with Output.for_data_directory(str(tmp_path)) as output:
         staging = output.hand_over()
-    with Output.of_data_directory(str(tmp_path), staging=staging):
+    with Output.for_data_directory(str(tmp_path), staging=staging):
         assert os.path.isdir(staging)
     assert names(tmp_path) == []
 
 
 def test_late_task_cannot_make_directory_after_its_run(tmp_path: Path) -> None:
-    with Output.of_data_directory(str(tmp_path)) as output:
+    with Output.for_data_directory(str(tmp_path)) as output:
         attempt = os.path.join(output.make_staging(), "attempt")
         make_staged_directory(attempt)
-    with pytest.raises(PublishError, match="cannot make a folder"):
+    with pytest.raises(PublishError, match="cannot create the directory"):
         make_staged_directory(attempt)
     assert names(tmp_path) == []
 
@@ -154,7 +154,7 @@ def test_malformed_state_file_counts_as_missing_or_is_rejected_with_a_hint(
     (tmp_path / "state").write_text(content)
 
     assert file.read() is None
-    with pytest.raises(InputError, match=r"not the state file of this version.*remove it"):
+    with pytest.raises(InputError, match=r"this version cannot read the state file.*remove it"):
         StateFile(path, _State, hint="remove it").read()
 
 
@@ -210,7 +210,7 @@ def test_staging_directory_that_cannot_be_removed_is_a_warning(
     def rmdir(path: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
 
-    with Output.of_name(str(tmp_path / "answers.csv"), "answers.csv", []) as output:
+    with Output.for_path(str(tmp_path / "answers.csv"), "answers.csv", []) as output:
         output.make_staging()
         monkeypatch.setattr(os, "rmdir", rmdir)
-    assert f"{output.staging}: cannot remove a folder" in caplog.text
+    assert f"{output.staging}: cannot remove the directory" in caplog.text

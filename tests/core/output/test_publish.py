@@ -177,7 +177,7 @@ def test_publication_without_the_index_last_is_rejected(tmp_path: Path) -> None:
 
 
 def test_scratch_and_final_file_must_share_a_folder() -> None:
-    with pytest.raises(ValueError, match="one folder"):
+    with pytest.raises(ValueError, match="different directories"):
         StagedFile("/a/x", "/b/x")
 
 
@@ -273,7 +273,7 @@ def test_owner_that_cannot_be_set_is_reported(tmp_path: Path) -> None:
     log.touch()
 
     def write() -> None:
-        with pytest.raises(PublishError, match=r"owner of its log.*expected 0:0, found 65534"):
+        with pytest.raises(PublishError, match=r"owner of the log.*expected 0:0, found 65534"):
             write_scratch(str(tmp_path / ".x"), b"", attributes_of=str(log))
 
     assert run_unprivileged(write) == 0

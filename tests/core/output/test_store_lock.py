@@ -67,7 +67,7 @@ def put_lock_object(root: str, **fields: object) -> None:
 
 def put_local_lock_object(root: str, **fields: object) -> None:
     """Put a lock object as a run of this machine does, but for some fields."""
-    ours: dict[str, object] = json.loads(StoreLock(root, "theirs")._content())
+    ours: dict[str, object] = json.loads(StoreLock(root, "theirs")._lock_object_content())
     put_lock_object(root, **(ours | fields))
 
 
@@ -246,7 +246,7 @@ def test_claim_of_a_killed_run_is_reported_with_a_hint(
     put_local_lock_object(local, process=ended_process())
     claim = tmp_path / ".kafka-index" / "lock.claim"
     claim.touch()
-    with pytest.raises(PublishError, match="delete it") as raised, StoreLock(local, "ours"):
+    with pytest.raises(PublishError, match="delete the file") as raised, StoreLock(local, "ours"):
         pytest.fail("two runs are in")
     assert raised.value.path == str(claim)
     claim.unlink()

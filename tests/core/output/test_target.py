@@ -26,7 +26,7 @@ FINAL_NAMES = [f"{BASE}.index", f"{BASE}.timeindex.swap", f".{BASE}.kafka-index-
 
 def hold(output: str, inputs: list[str]) -> str:
     """Hold an output for a moment; return its path."""
-    with Output.of_data_directory(output, inputs) as held:
+    with Output.for_data_directory(output, inputs) as held:
         return held.root
 
 
@@ -144,7 +144,7 @@ def test_other_file_name_is_not_a_scratch_name(name: str) -> None:
 def test_scratch_name_that_cleanup_does_not_recognize_is_rejected(
     name: str, run_id: str, attempt_id: str
 ) -> None:
-    with pytest.raises(ValueError, match="scratch name"):
+    with pytest.raises(ValueError, match="scratch file name"):
         scratch_path(f"/out/{name}", run_id, attempt_id)
 
 
@@ -181,7 +181,7 @@ def test_cleanup_of_all_runs_keeps_published_files(leftovers: Path) -> None:
 
 def test_cleanup_that_cannot_remove_a_file_is_an_error(tmp_path: Path) -> None:
     (tmp_path / f".{BASE}.index.1.2.tmp").mkdir()
-    with pytest.raises(PublishError, match="cannot remove a leftover"):
+    with pytest.raises(PublishError, match="cannot remove a temporary file"):
         sweep([str(tmp_path)], run_id=None)
 
 

@@ -372,7 +372,7 @@ class PartitionLock:
         with _guard:
             held = _locks.get(self._parent)
             if held is None:
-                lock = DirectoryLock.of_data_directories([self._parent])
+                lock = DirectoryLock.for_data_directories([self._parent])
                 lock.__enter__()
                 held = _locks[self._parent] = lock, set()
             if self._directory in held[1]:

@@ -56,7 +56,7 @@ from kafka_index.core.output.publish import (
     is_new_folder,
     publish_group,
     remove_scratch,
-    unpublished_part,
+    unpublished_files,
     write_scratch,
 )
 
@@ -149,7 +149,7 @@ def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> P
         if staged.is_in_place():
             return None
         time.sleep(_WAIT_SECONDS)
-    left = unpublished_part(files)
+    left = unpublished_files(files)
     if left is not None:
         return publish_group([left])[0]
     return None if staged.is_in_place() else error
@@ -182,7 +182,7 @@ def _unpublished(merged: MergedSegment, settings: BuildSettings) -> Publication 
         return None
     publication = merged.staged.publication(settings)
     if publication is not None and publication.is_segment:
-        left = unpublished_part(publication)
+        left = unpublished_files(publication)
         if left is None and not merged.staged.is_in_place():
             # An earlier attempt has failed to publish it. Publication reports the error again.
             left = publication

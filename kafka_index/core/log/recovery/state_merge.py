@@ -455,7 +455,7 @@ class PartitionMerge:
     def _write(self, path: str, data: bytes, staged: StagedSegment) -> tuple[StagedFile, ...]:
         """Write a file, unless the target has the same content."""
         self.published.append(PublishedFile.of_bytes(os.path.basename(path), data))
-        if self.target.holds(path, data):
+        if self.target.has_content(path, data):
             return ()
         file = StagedFile(self.settings.work_path(path, self.attempt_id), path)
         attributes_of = self.settings.attributes_of(staged.segment.log_path)
