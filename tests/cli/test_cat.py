@@ -18,12 +18,13 @@ from tests.support.child_processes import enforce_permissions
 from tests.support.command_line import COMMAND, DUMP, Argument, environment, run_here
 from tests.support.metadata import cluster_record, log_batch, write_log
 from tests.support.record_tables import batch_of, write_partition
+from tests.support.registry_records import write_topic
 from tests.support.segments import batch, record
 from tests.support.terminals import run_on_a_terminal
 from tests.support.tiered import setting
 from tests.support.timeouts import TIMEOUT_SECONDS
 from tests.support.transactional_logs import segments
-from tests.support.typed_dump import topics, write_typed_dump
+from tests.support.typed_dump import framed, topics, write_typed_dump
 
 TEMPLATE = r"%t %p %o %T %k|%K|%s|%S|%h\n"
 ISOLATIONS = ("read_uncommitted", "read_committed")
@@ -442,3 +443,6 @@ def test_decoded_records_are_json(tmp_path: Path) -> None:
     )
     assert "does not decode: no_magic" in result.stderr
     assert result.returncode == 1
+    write_topic(dump, "deleted", [(b"k", framed(99, b"\0"))])
+    (row,) = rows(cat(1, "deleted", "--input", dump, "--decode", "value", "--format", "json"))
+    assert row["decoded"]["error"] == "unknown_id"

@@ -195,14 +195,18 @@ class PrintedRecords:
 
 
 def _decoded_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
-    """Return typed keys and values as JSON; None if there are none."""
+    """Return typed keys and values as JSON, and errors; None if there are neither."""
     typed = [part for part in (KEY, VALUE) if side_names(part)[3] in rows.schema.names]
-    if all(pa.types.is_binary(rows.column(part).type) for part in typed):
+    errors_of = {part: rows.column(side_names(part)[2]) for part in typed}
+    if all(
+        pa.types.is_binary(rows.column(part).type) and errors_of[part].null_count == len(rows)
+        for part in typed
+    ):
         return None
     texts = {part: _json_texts(rows.column(part)) for part in (KEY, VALUE)}
     errors: list[str | None] = [None] * len(rows)
     for part in typed:
-        codes = rows.column(side_names(part)[2]).to_pylist()
+        codes = errors_of[part].to_pylist()
         errors = [one or code for one, code in zip(errors, codes, strict=True)]
     return [
         Decoded(key, value, None if error is None else str(error))
