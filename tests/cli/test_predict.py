@@ -179,7 +179,7 @@ def test_predicted_loss_is_exit_code_1_with_a_suggestion(data: Path) -> None:
 
     assert result.returncode == 1
     assert conclusion(result).startswith("loses: a broker starts, ")
-    assert "records lost or hidden: offsets 2117 to" in result.stdout
+    assert "records lost or unreadable: offsets 2117 to" in result.stdout
     assert "  on a copy, start without .kafka_cleanshutdown: 0 records are lost" in result.stdout
 
 

@@ -52,10 +52,10 @@ def predict(
 
     Examples
     --------
-    >>> found = kafka_index.predict("examples/dump")
-    >>> found.verdict.value
+    >>> prediction = kafka_index.predict("examples/dump")
+    >>> prediction.verdict.value
     'safe'
-    >>> found.counts["records_lost"]
+    >>> prediction.counts["records_lost"]
     0
     """
     result: Prediction = call(PREDICT, locals())

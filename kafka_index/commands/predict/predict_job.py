@@ -1,4 +1,4 @@
-"""The run and the result of ``predict``: verdict, texts, counts, and rows of segments."""
+"""The function and the result of ``predict``: verdict, texts, counts, and a row per segment."""
 
 from __future__ import annotations
 
@@ -52,17 +52,20 @@ from kafka_index.core.startup.prediction import (
 _UNFLUSHED = "unflushed"
 _OUTCOMES: Mapping[Outcome, tuple[Severity, str]] = {
     Outcome.LOADED: (GOOD, "the broker loads the partition"),
-    Outcome.REPLACED: (NOTABLE, "replaced by a future replica"),
-    Outcome.STRAY: (BAD, "renamed to -stray, and replaced by an empty log"),
-    Outcome.EMPTIED: (BAD, "the partition starts again with an empty log"),
+    Outcome.REPLACED: (NOTABLE, "the broker replaces the partition by its future replica"),
+    Outcome.STRAY: (BAD, "the broker renames the directory to -stray, and creates an empty log"),
+    Outcome.EMPTIED: (BAD, "the broker creates an empty log for the partition"),
     Outcome.REFUSED: (BAD, "the broker does not start because of this partition"),
 }
 _ACTIONS: Mapping[SegmentAction, tuple[Severity, str]] = {
-    SegmentAction.KEEP: (GOOD, "loaded unchanged"),
-    SegmentAction.REBUILD: (NOTABLE, "recovered: its index files are rebuilt"),
-    SegmentAction.REPLACE: (NOTABLE, "replaced by a swap file"),
-    SegmentAction.CUT: (BAD, "truncated"),
-    SegmentAction.DELETE: (BAD, "deleted"),
+    SegmentAction.KEEP: (GOOD, "the broker loads the segment unchanged"),
+    SegmentAction.REBUILD: (
+        NOTABLE,
+        "the broker recovers the segment: it rebuilds its index files",
+    ),
+    SegmentAction.REPLACE: (NOTABLE, "the broker replaces the segment by a swap file"),
+    SegmentAction.CUT: (BAD, "the broker truncates the log"),
+    SegmentAction.DELETE: (BAD, "the broker deletes the segment"),
 }
 _MORE = "kafka-index predict --verbose --input {directory}"
 PREDICT_SCHEMA = report_schema([("action", pa.string()), ("cut_at_bytes", pa.int64())])
@@ -98,11 +101,11 @@ class Prediction(Result, StartPrediction):
     has_marker : bool
         Whether a directory was loaded as after a clean shutdown.
     unserved : tuple of str
-        The reasons why several partitions are not or not fully served.
+        The reasons why the broker does not serve all records of several partitions.
     unknown : tuple of str
         Files that were not read, and unknown facts. If not empty, the verdict is never ``safe``.
     not_checked : tuple of str
-        Inputs that were not given, so that the verdict does not cover them.
+        Facts that the verdict does not cover, because an input for them is missing.
     suggestion : str or None
         A startup that loses less.
     directories : tuple of str
@@ -116,68 +119,88 @@ class Prediction(Result, StartPrediction):
 
     @property
     def headline(self) -> str:
-        """The verdict with its reason, its limits, and the segments that retention deletes."""
-        parts = [f"{self.verdict.value}{self._reason}"]
+        """The verdict, its reason, facts that were not checked, and segments to delete."""
+        clauses = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
-            parts += [f"not checked: {text}" for text in self.not_checked]
-            deleted = sum(one.segments_to_delete for one in self.partitions)
-            total = sum(len(one.loaded.base_offsets) for one in self.partitions if one.loaded)
+            clauses += [f"not checked: {text}" for text in self.not_checked]
+            deleted = sum(partition.segments_to_delete for partition in self.partitions)
+            total = sum(
+                len(partition.loaded.base_offsets)
+                for partition in self.partitions
+                if partition.loaded
+            )
             if deleted:
-                parts.append(f"then retention deletes {deleted} of {plural(total, 'segment')}")
-        return "; ".join(parts)
+                clauses.append(f"then retention deletes {deleted} of {plural(total, 'segment')}")
+        return "; ".join(clauses)
 
     @property
     def _reason(self) -> str:
         if self.verdict is Verdict.SAFE:
             scope = " for the files" if self.not_checked else ""
-            return f"{scope}: a broker starts, and no record is lost or hidden"
+            return f"{scope}: a broker starts, and no record is lost or unreadable"
         if self.verdict is Verdict.LOSES:
             return f": a broker starts, {self._losses}"
         if self.verdict is Verdict.DOES_NOT_START:
-            return _format_reasons(list(map(_refusal_text, self.refused)))
+            return _format_reasons(list(map(_format_refusal, self.refused)))
         if self.verdict is Verdict.UNKNOWN:
-            return _format_reasons(self._all_unknown)
-        own = (f"{one.directory}: {one.unserved}" for one in self.partitions if one.unserved)
-        stray = (one for one in self.partitions if one.outcome is Outcome.STRAY)
+            return _format_reasons(self._unknown_reasons)
+        unserved_partitions = (
+            f"{partition.directory}: {partition.unserved}"
+            for partition in self.partitions
+            if partition.unserved
+        )
+        stray_partitions = (
+            partition for partition in self.partitions if partition.outcome is Outcome.STRAY
+        )
         return _format_reasons(
-            [*self.unserved, *own, *(f"{one.directory} is stray" for one in stray)]
+            [
+                *self.unserved,
+                *unserved_partitions,
+                *(f"{partition.directory} is stray" for partition in stray_partitions),
+            ]
         )
 
     @property
     def _losses(self) -> str:
-        """The numbers of records that become lost or hidden, emptied logs, and missing offsets."""
-        text = f"{plural(self.counts['records_lost'], 'record')} lost or hidden"
+        """The numbers of lost or unreadable records, emptied partitions and missing offsets."""
+        text = f"{plural(self.counts['records_lost'], 'record')} lost or unreadable"
         if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
             text += f", {plural(emptied, 'partition')} emptied"
         missing = sum(
-            gap.end_offset - gap.first_offset for one in self.partitions for gap in one.missing
+            gap.end_offset - gap.first_offset
+            for partition in self.partitions
+            for gap in partition.missing
         )
         return f"{text}, {plural(missing, 'offset')} missing" if missing else text
 
     @property
-    def _all_unknown(self) -> list[str]:
-        own = (f"{one.directory}: {one.unknown}" for one in self.partitions if one.unknown)
-        return [*self.unknown, *own]
+    def _unknown_reasons(self) -> list[str]:
+        unknown_partitions = (
+            f"{partition.directory}: {partition.unknown}"
+            for partition in self.partitions
+            if partition.unknown
+        )
+        return [*self.unknown, *unknown_partitions]
 
     @property
     def statuses(self) -> list[Status]:
         """The number of partitions by outcome."""
-        return count_statuses((one.outcome for one in self.partitions), _OUTCOMES)
+        return count_statuses((partition.outcome for partition in self.partitions), _OUTCOMES)
 
     @property
     def facts(self) -> list[str]:
-        """The data that startup reads and loses, and the number of rebuilt segments."""
-        read = format_bytes(self.sizes_bytes["log_read"])
-        partitions = plural(len(self.partitions), "partition")
-        lines = [f"{partitions}, {self._losses}; a broker reads {read} of logs"]
+        """The losses, the log data that a broker reads, and the number of unflushed segments."""
+        log_read = format_bytes(self.sizes_bytes["log_read"])
+        partition_count = plural(len(self.partitions), "partition")
+        lines = [f"{partition_count}, {self._losses}; a broker reads {log_read} of logs"]
         rebuilt = sum(
             segment.action is SegmentAction.REBUILD
-            for one in self.partitions
-            if _is_only_rebuilt(one)
-            for segment in one.segments
+            for partition in self.partitions
+            if _is_only_rebuilt(partition)
+            for segment in partition.segments
         )
         if rebuilt:
-            lines.append(f"{plural(rebuilt, 'segment')} rebuilt because they were not flushed")
+            lines.append(f"the broker rebuilds {plural(rebuilt, 'unflushed segment')}")
         return lines
 
     @property
@@ -185,20 +208,21 @@ class Prediction(Result, StartPrediction):
         """Notes, the suggestion, changed partitions, and the reasons of the verdict."""
         changed: list[str] = []
         harmed: list[str] = []
-        for one in sorted(self.partitions, key=lambda one: -one.lost.records):
-            if _is_harmed(one):
-                harmed += _partition_lines(one)
-            elif _is_notable(one) and not _is_only_rebuilt(one):
-                changed += _partition_lines(one)
+        by_loss = sorted(self.partitions, key=lambda partition: -partition.lost.records)
+        for partition in by_loss:
+            if _is_harmed(partition):
+                harmed += _format_partition(partition)
+            elif _is_notable(partition) and not _is_only_rebuilt(partition):
+                changed += _format_partition(partition)
         suggestion = [] if self.suggestion is None else [self.suggestion]
         return [
             Section("notes:", self.notes, noun="note"),
             Section("partitions with changes or notes:", changed, noun="line"),
             Section("suggestion:", suggestion),
-            Section("the broker does not start:", list(map(_refusal_text, self.refused)), BAD),
+            Section("the broker does not start:", list(map(_format_refusal, self.refused)), BAD),
             Section("not served:", self.unserved, BAD),
             Section("unknown:", self.unknown, BAD),
-            Section("partitions with losses, or not served:", harmed, BAD, noun="line"),
+            Section("partitions that lose records or are not served:", harmed, BAD, noun="line"),
         ]
 
     @property
@@ -210,33 +234,35 @@ class Prediction(Result, StartPrediction):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Done for the verdict safe, damage for any other."""
+        """``done`` if the verdict is safe, otherwise ``damage``."""
         return RunOutcome.DONE if self.verdict is Verdict.SAFE else RunOutcome.DAMAGE
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Partitions by outcome, segments by action, refusals, and lost records."""
-        outcomes = Counter(one.outcome for one in self.partitions)
-        actions = Counter(each.action for one in self.partitions for each in one.segments)
+        outcomes = Counter(partition.outcome for partition in self.partitions)
+        actions = Counter(
+            segment.action for partition in self.partitions for segment in partition.segments
+        )
         return {
             **{f"partitions_{outcome}": outcomes[outcome] for outcome in Outcome},
             **{f"segments_{action}": actions[action] for action in SegmentAction},
             "refused": len(self.refused),
-            "records_lost": sum(one.lost.records for one in self.partitions),
+            "records_lost": sum(partition.lost.records for partition in self.partitions),
         }
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Size of the log data that a broker reads."""
-        return {"log_read": sum(one.bytes_read for one in self.partitions)}
+        return {"log_read": sum(partition.bytes_read for partition in self.partitions)}
 
     @property
     def missing_offsets(self) -> MissingOffsets:
         """The missing offsets that compaction does not explain."""
         gaps = tuple(
-            gap.as_gap(TopicPartition(one.topic, one.partition), one.directory)
-            for one in self.partitions
-            for gap in one.missing
+            gap.as_gap(TopicPartition(partition.topic, partition.partition), partition.directory)
+            for partition in self.partitions
+            for gap in partition.missing
         )
         return MissingOffsets.joined([MissingOffsets(gaps)])
 
@@ -246,7 +272,7 @@ class Prediction(Result, StartPrediction):
             "verdict": self.verdict.value,
             "conclusion": self.conclusion.text,
             "refused": list(map(asdict, self.refused)),
-            "partitions": list(map(_partition_object, self.partitions)),
+            "partitions": list(map(_partition_to_json, self.partitions)),
             "unserved": list(self.unserved),
             "unknown": list(self.unknown),
             "not_judged": list(self.not_checked),
@@ -256,16 +282,22 @@ class Prediction(Result, StartPrediction):
 
     def to_arrow(self) -> pa.Table:
         """Return a row per segment; for a partition without segments, one row."""
-        rows = [row for one in self.partitions for row in _segment_rows(one)]
+        rows = [row for partition in self.partitions for row in _to_report_rows(partition)]
         return pa.Table.from_pylist(rows, schema=PREDICT_SCHEMA)
 
     def _shown(self) -> pa.Table:
-        """Return the segments that are not kept; if all are kept, return all."""
+        """Return the rows of changed segments, or all rows if no segment is changed."""
         rows = self.to_arrow()
-        changed = rows.filter(pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True))  # noqa: FBT003
-        shown = changed if changed.num_rows else rows
-        first = ("status", "action", "topic", "partition", "segment_base_offset")
-        return shown.select([*first, *(name for name in shown.column_names if name not in first)])
+        is_changed = pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True)  # noqa: FBT003
+        changed_rows = rows.filter(is_changed)
+        displayed_rows = changed_rows if changed_rows.num_rows else rows
+        leading_columns = ("status", "action", "topic", "partition", "segment_base_offset")
+        return displayed_rows.select(
+            [
+                *leading_columns,
+                *(name for name in displayed_rows.column_names if name not in leading_columns),
+            ]
+        )
 
 
 def _format_reasons(reasons: list[str]) -> str:
@@ -273,139 +305,165 @@ def _format_reasons(reasons: list[str]) -> str:
     return f": {reasons[0]}{more}" if reasons else ""
 
 
-def _refusal_text(refusal: Refusal) -> str:
+def _format_refusal(refusal: Refusal) -> str:
     line = "" if refusal.line is None else f", line {refusal.line}"
     return f"{refusal.file}{line}: {refusal.reason}"
 
 
-def _is_harmed(one: PartitionPrediction) -> bool:
-    is_served = one.outcome in (Outcome.LOADED, Outcome.REPLACED)
-    return bool(not is_served or one.loses or one.missing or one.unserved or one.unknown)
+def _is_harmed(partition: PartitionPrediction) -> bool:
+    is_served = partition.outcome in (Outcome.LOADED, Outcome.REPLACED)
+    return bool(
+        not is_served
+        or partition.loses
+        or partition.missing
+        or partition.unserved
+        or partition.unknown
+    )
 
 
 def _is_unflushed(segment: SegmentPrediction) -> bool:
     return segment.action is SegmentAction.REBUILD and (segment.reason or "").startswith(_UNFLUSHED)
 
 
-def _is_only_rebuilt(one: PartitionPrediction) -> bool:
+def _is_only_rebuilt(partition: PartitionPrediction) -> bool:
     return (
-        one.outcome is Outcome.LOADED
-        and not (one.lost.records or one.notes or one.unserved or one.unknown)
-        and all(_is_unflushed(each) or each.action is SegmentAction.KEEP for each in one.segments)
-        and any(map(_is_unflushed, one.segments))
+        partition.outcome is Outcome.LOADED
+        and not (
+            partition.lost.records or partition.notes or partition.unserved or partition.unknown
+        )
+        and all(
+            _is_unflushed(segment) or segment.action is SegmentAction.KEEP
+            for segment in partition.segments
+        )
+        and any(map(_is_unflushed, partition.segments))
     )
 
 
-def _is_notable(one: PartitionPrediction) -> bool:
+def _is_notable(partition: PartitionPrediction) -> bool:
     return bool(
-        one.outcome is not Outcome.LOADED
-        or one.notes
-        or any(segment.action is not SegmentAction.KEEP for segment in one.segments)
+        partition.outcome is not Outcome.LOADED
+        or partition.notes
+        or any(segment.action is not SegmentAction.KEEP for segment in partition.segments)
     )
 
 
-def _partition_lines(one: PartitionPrediction) -> list[str]:
-    """Return lines about a partition, its segments and its records."""
-    lines = [f"{one.directory}: {one.outcome.value}{_format_offsets(one)}"]
-    lost = one.lost
+def _format_partition(partition: PartitionPrediction) -> list[str]:
+    """Return lines about a partition, its lost records and its changed segments."""
+    lines = [f"{partition.directory}: {partition.outcome.value}{_format_offsets(partition)}"]
+    lost = partition.lost
     if lost.records:
-        first, last = (
+        first_time, last_time = (
             "?" if ms is None else format_time(ms) or str(ms)
             for ms in (lost.first_timestamp_ms, lost.last_timestamp_ms)
         )
         lines.append(
-            f"  {plural(lost.records, 'record')} lost or hidden: offsets {lost.first_offset} to "
-            f"{lost.last_offset}, {first} to {last}"
+            f"  {plural(lost.records, 'record')} lost or unreadable: offsets {lost.first_offset} "
+            f"to {lost.last_offset}, {first_time} to {last_time}"
         )
-    if one.loaded is not None and one.loaded.first_unstable_offset is not None:
-        lines.append(f"  {_format_state(one.loaded)}")
-    unflushed = sum(map(_is_unflushed, one.segments))
-    for segment in one.segments:
-        if segment.action is SegmentAction.KEEP or (unflushed > 1 and _is_unflushed(segment)):
+    if partition.loaded is not None and partition.loaded.first_unstable_offset is not None:
+        lines.append(f"  {_format_producer_state(partition.loaded)}")
+    unflushed_count = sum(map(_is_unflushed, partition.segments))
+    for segment in partition.segments:
+        if segment.action is SegmentAction.KEEP or (unflushed_count > 1 and _is_unflushed(segment)):
             continue
-        cut = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
-        why = "" if segment.reason is None else f": {segment.reason}"
-        lines.append(f"  segment {segment.base_offset}: {segment.action.value}{cut}{why}")
-    if unflushed > 1:
-        lines.append(f"  {plural(unflushed, 'segment')}: rebuild: {_UNFLUSHED}")
-    lines += [f"  {text}" for text in (one.unserved, one.unknown) if text is not None]
-    if one.refusal is not None:
-        lines.append(f"  {_refusal_text(one.refusal)}")
-    return [*lines, *(f"  {note}" for note in one.notes)]
+        truncation = "" if segment.cut_at_bytes is None else f" at byte {segment.cut_at_bytes}"
+        reason = "" if segment.reason is None else f": {segment.reason}"
+        lines.append(f"  segment {segment.base_offset}: {segment.action.value}{truncation}{reason}")
+    if unflushed_count > 1:
+        lines.append(f"  {plural(unflushed_count, 'segment')}: rebuild: {_UNFLUSHED}")
+    lines += [
+        f"  {reason_text}"
+        for reason_text in (partition.unserved, partition.unknown)
+        if reason_text is not None
+    ]
+    if partition.refusal is not None:
+        lines.append(f"  {_format_refusal(partition.refusal)}")
+    return [*lines, *(f"  {note}" for note in partition.notes)]
 
 
-def _format_state(loaded: LoadedLog) -> str:
-    epochs = ", ".join(f"{one.epoch} from {one.start_offset}" for one in loaded.epochs) or "none"
+def _format_producer_state(loaded: LoadedLog) -> str:
+    epochs = (
+        ", ".join(f"{epoch.epoch} from {epoch.start_offset}" for epoch in loaded.epochs) or "none"
+    )
     return (
         f"leader epochs {epochs}; {plural(len(loaded.producers), 'producer')}; a transaction is "
         f"open from offset {loaded.first_unstable_offset}"
     )
 
 
-def _format_offsets(one: PartitionPrediction) -> str:
-    if one.loaded is None:
+def _format_offsets(partition: PartitionPrediction) -> str:
+    if partition.loaded is None:
         return ""
-    loaded = one.loaded
+    loaded = partition.loaded
     return (
-        f", log start {one.log_start_before} to {loaded.log_start_offset}, "
-        f"log end {one.log_end_before} to {loaded.log_end_offset}, "
-        f"high watermark {one.high_watermark}"
+        f", log start {partition.log_start_before} to {loaded.log_start_offset}, "
+        f"log end {partition.log_end_before} to {loaded.log_end_offset}, "
+        f"high watermark {partition.high_watermark}"
     )
 
 
-def _segment_rows(one: PartitionPrediction) -> list[dict[str, object]]:
-    common = {
-        "topic": one.topic,
-        "partition": one.partition,
-        "path": one.directory,
-        "status": one.outcome.value,
+def _to_report_rows(partition: PartitionPrediction) -> list[dict[str, object]]:
+    partition_columns = {
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "path": partition.directory,
+        "status": partition.outcome.value,
     }
     return [
         {
-            **common,
+            **partition_columns,
             "segment_base_offset": segment.base_offset,
             "action": segment.action.value,
             "cut_at_bytes": segment.cut_at_bytes,
             "reason": segment.reason,
         }
-        for segment in one.segments
-    ] or [{**common, "reason": None if one.refusal is None else one.refusal.reason}]
+        for segment in partition.segments
+    ] or [
+        {
+            **partition_columns,
+            "reason": None if partition.refusal is None else partition.refusal.reason,
+        }
+    ]
 
 
-def _partition_object(one: PartitionPrediction) -> dict[str, object]:
-    loaded, lost = one.loaded, one.lost
+def _partition_to_json(partition: PartitionPrediction) -> dict[str, object]:
+    loaded, lost = partition.loaded, partition.lost
     return {
-        "topic": one.topic,
-        "partition": one.partition,
-        "directory": one.directory,
-        "outcome": one.outcome.value,
-        "log_start_before": one.log_start_before,
+        "topic": partition.topic,
+        "partition": partition.partition,
+        "directory": partition.directory,
+        "outcome": partition.outcome.value,
+        "log_start_before": partition.log_start_before,
         "log_start": None if loaded is None else loaded.log_start_offset,
-        "log_start_retained": one.log_start_retained,
-        "log_end_before": one.log_end_before,
+        "log_start_retained": partition.log_start_retained,
+        "log_end_before": partition.log_end_before,
         "log_end": None if loaded is None else loaded.log_end_offset,
-        "high_watermark": one.high_watermark,
+        "high_watermark": partition.high_watermark,
         "records_lost": lost.records,
         "first_lost_offset": lost.first_offset,
         "last_lost_offset": lost.last_offset,
         "first_lost_timestamp_ms": lost.first_timestamp_ms,
         "last_lost_timestamp_ms": lost.last_timestamp_ms,
-        "records_back": one.records_back,
-        "torn_bytes": one.torn_bytes,
-        "unserved": one.unserved,
-        "unknown": one.unknown,
-        "segments_to_delete": one.segments_to_delete,
+        "records_back": partition.records_back,
+        "torn_bytes": partition.torn_bytes,
+        "unserved": partition.unserved,
+        "unknown": partition.unknown,
+        "segments_to_delete": partition.segments_to_delete,
         "missing": [
-            {"first_offset": each.first_offset, "last_offset": each.last_offset, "why": each.why}
-            for each in one.missing
+            {
+                "first_offset": missing_range.first_offset,
+                "last_offset": missing_range.last_offset,
+                "why": missing_range.why,
+            }
+            for missing_range in partition.missing
         ],
-        "bytes_read": one.bytes_read,
+        "bytes_read": partition.bytes_read,
         "leader_epochs": None if loaded is None else list(map(asdict, loaded.epochs)),
         "producers": None if loaded is None else len(loaded.producers),
         "open_transaction_from": None if loaded is None else loaded.first_unstable_offset,
-        "segments": list(map(asdict, one.segments)),
-        "refused": None if one.refusal is None else asdict(one.refusal),
-        "notes": list(one.notes),
+        "segments": list(map(asdict, partition.segments)),
+        "refused": None if partition.refusal is None else asdict(partition.refusal),
+        "notes": list(partition.notes),
     }
 
 
@@ -428,20 +486,20 @@ def predict(
         request.max_decompressed_bytes,
         request.known_losses,
     )
-    found = predict_start(directories, conditions)
+    prediction = predict_start(directories, conditions)
     if report is not None:
-        report.add_segments(_segments(directories))
+        report.add_segments(_list_segment_rows(directories))
     return Prediction(
-        **{field.name: getattr(found, field.name) for field in fields(StartPrediction)},
+        **{field.name: getattr(prediction, field.name) for field in fields(StartPrediction)},
         directories=tuple(directories),
     )
 
 
-def _segments(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
+def _list_segment_rows(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
     """Yield the segments of directories; nothing if there are no logs."""
     try:
-        listed = list_dump(directories, topics=None)
+        listing = list_dump(directories, topics=None)
     except KafkaIndexError:
         return
-    for partition in SegmentTable.of(listed.segments).partitions:
+    for partition in SegmentTable.from_files(listing.segments).partitions:
         yield partition.rows()

@@ -43,14 +43,14 @@ class PredictRequest(Request):
     known_losses: str | None = parameter(
         PathKind("FILE"),
         Group.INPUT,
-        "Report of a restore. Offsets that it lists as lost do not count as losses.",
+        "Report of a restore. Offsets with status lost in the report do not count as losses.",
         default=None,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
 
     def __post_init__(self) -> None:
         if not self.inputs:
-            self.refuse("no input: give {inputs}, all data directories of one broker")
+            self.refuse("no input: give {inputs} with all data directories of one broker")
 
 
 PREDICT = CommandSpec(
@@ -59,24 +59,24 @@ PREDICT = CommandSpec(
     work="commands.predict.predict_job:predict",
     help="""Predict what a Kafka 4.3.1 broker does to its log directories at startup.
 
-    Give all data directories of the broker. Each partition is loaded as the broker would load it,
+    Give all data directories of the broker. Partitions are loaded as the broker would load them,
     and nothing is written. A directory that a running broker has locked is rejected.
 
-    For each partition, the prediction lists the log start and end offset before and after. It lists
-    the segments that are kept, rebuilt, truncated, deleted or replaced. It lists the records that
-    are lost or hidden, with their offsets and times.
+    The prediction lists the log start and end offset of each partition before and after startup. It
+    lists the segments that are kept, rebuilt, truncated, deleted or replaced. It lists the records
+    that are lost or become unreadable, with their offsets and times.
 
-    `--metadata` is the metadata log directory. With it, stray and missing partitions are found, and
-    topic settings apply. The conclusion then also counts the segments that retention deletes 30
-    seconds after startup. By default, the metadata log is taken from metadata.log.dir in --config,
-    or from the directories.
+    `--metadata` is the metadata log directory. The prediction then includes stray partitions,
+    missing partitions and topic settings. The conclusion then also counts the segments that
+    retention deletes 30 seconds after startup. By default, the metadata log is in metadata.log.dir
+    of --config, or in one of the data directories.
 
     \b
     The conclusion begins with the verdict, and lists what was not checked:
       safe            The broker starts and loses nothing.
-      loses           The broker starts, but records are lost or hidden.
-      does_not_serve  The broker starts, but a partition is stray or is not
-                      readable to its end.
+      loses           The broker starts, but records are lost or unreadable.
+      does_not_serve  The broker starts, but a partition is stray, or is not
+                      readable up to its end.
       does_not_start  The broker does not start.
       unknown         A file was not read, or a fact is not known.
 

@@ -83,7 +83,7 @@ def test_salvage_batches_drops_only_corrupt_batches(tmp_path: Path, dump: Path) 
     assert f"{dropped} records lost in 2 ranges" in run.done.stdout
     assert records(tmp_path / "out" / PARTITION) == before - dropped
     result = run_here("predict", "--input", tmp_path / "out")
-    assert "0 records lost or hidden, 24 offsets missing" in result.stdout
+    assert "0 records lost or unreadable, 24 offsets missing" in result.stdout
 
 
 @pytest.mark.parametrize("salvage", list(Salvage))
