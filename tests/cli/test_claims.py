@@ -131,7 +131,7 @@ def test_directory_that_a_broker_would_not_load_is_reported(command: str, tmp_pa
     (data / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     _, text = run(command, data, tmp_path / "run")
     assert "skipped 1 entry" in text
-    assert "a partition marked for deletion" in text
+    assert "the partition is marked for deletion" in text
 
 
 @pytest.mark.parametrize("command", ["find", "export", "lookup"])

@@ -173,7 +173,7 @@ def test_malformed_checkpoints_and_properties_are_damage(tmp_path: Path) -> None
     result = dump(checkpoint, metadata)
     assert result.returncode == 1
     assert "recovery-point-offset-checkpoint" in result.stderr
-    assert "malformed partition metadata" in result.stderr
+    assert "the partition metadata is malformed" in result.stderr
 
 
 # ------------------------------------------------------------------------------------- terminals

@@ -59,7 +59,7 @@ def _settings(target: Path | None) -> BuildSettings:
 
 
 def _listed(logs: Path) -> SegmentTable:
-    return SegmentTable.of(list_dump([str(logs)], topics=None).segments)
+    return SegmentTable.from_files(list_dump([str(logs)], topics=None).segments)
 
 
 def _build(

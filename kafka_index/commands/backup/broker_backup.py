@@ -125,15 +125,15 @@ class BrokerCheckpoint:
         path, mtime_ns = os.path.join(directory, name), 0
         try:
             data, found = read_noatime(path)
-            checkpoint = OffsetCheckpoint.of_text(path, data.decode())
+            checkpoint = OffsetCheckpoint.from_text(path, data.decode())
             mtime_ns = found.st_mtime_ns
         except FileNotFoundError:
             return cls()
         except (OSError, UnicodeDecodeError) as error:
             if is_retriable(error):
                 raise InputError(f"cannot read the file: {error}", path=path) from error
-            checkpoint = OffsetCheckpoint.of_fault(path, BadFileError(str(error), path=path))
-        checkpoint.noted_fault()
+            checkpoint = OffsetCheckpoint.from_error(path, BadFileError(str(error), path=path))
+        checkpoint.note_fault()
         return cls(checkpoint.offsets, mtime_ns)
 
     def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
@@ -332,7 +332,7 @@ class Broker:
                 text = b""
             except OSError as error:
                 raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
-            properties = MetaProperties.of(text, file)
+            properties = MetaProperties.parse(text, file)
             if properties.cluster_id is None or properties.node_id is None:
                 raise InputError(
                     f"not a data directory of a broker: its {META_PROPERTIES} is missing, or has "

@@ -55,7 +55,7 @@ from kafka_index.core.kernels.scan import (
     scan_batches,
 )
 from kafka_index.core.log.scan.scanner import entry_length, last_offset_of
-from kafka_index.core.logdir.metadata_files import topic_id_in
+from kafka_index.core.logdir.metadata_files import parse_topic_id
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
 # A v0 message without key and value.
@@ -583,7 +583,9 @@ class PartitionInspector:
                 id_text, id_file = read_noatime(PARTITION_METADATA, dir_fd=directory_fd)
             except FileNotFoundError:
                 raise SkippedError("it has no topic id yet") from None
-            topic_id = topic_id_in(id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}")
+            topic_id = parse_topic_id(
+                id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}"
+            )
             known = self._known.get(partition)
             is_known = known is not None and known.topic_id == topic_id
             seen = {each.base_offset: each for each in known.segments} if known and is_known else {}

@@ -89,7 +89,7 @@ def _is_parquet(request: BuildRequest) -> bool:
 def _plan_logs(listing: Listing) -> BuildPlan:
     sizes = [
         (each.partition, len(each), int(each.sizes_bytes.sum()))
-        for each in SegmentTable.of(listing.segments).partitions
+        for each in SegmentTable.from_files(listing.segments).partitions
     ]
     return replace(BuildPlan.of_sizes(sizes), skipped=skipped_texts(listing.skipped))
 
@@ -105,7 +105,7 @@ def _build_logs(
     given = request.config.config
     cluster = find_cluster(None, listing.data_directories, given.max_decompressed_bytes)
     config = cluster.settings(given)
-    segments = SegmentTable.of(listing.segments)
+    segments = SegmentTable.from_files(listing.segments)
     settings = build_settings(request, config, ALL_OUTPUTS, listener)
     with locked_target(request, settings, listing) as root:
         settings = replace(settings, target_root=root, tiered=listing.tiered)

@@ -50,7 +50,7 @@ from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.listing import Listing
-from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
+from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.logdir.segment_table import SegmentTable
 from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.core.output.output import Output
@@ -405,7 +405,7 @@ def build_logs(
     The listener receives each segment's row. With `fail_fast`, no further segment starts after a
     failure. Segments that were not started, and segments of incomplete partitions, have no row.
     """
-    table = SegmentTable.of(segments)
+    table = SegmentTable.from_files(segments)
     if workers.in_process:
         _build_on_threads(workers, table, settings, listener, fail_fast=fail_fast)
         return
@@ -587,7 +587,7 @@ def build_segment_files(
     segment = SegmentFile(
         partition.topic,
         partition.partition,
-        base_offset_of(path),
+        parse_base_offset(path),
         path,
         found.st_size,
         found.st_mtime_ns,

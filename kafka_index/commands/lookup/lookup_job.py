@@ -330,7 +330,7 @@ def _segments(inventory: Inventory) -> Iterator[pa.RecordBatch]:
     for code in range(inventory.partitions.num_rows):
         segments = inventory.files_of(code).segments
         if segments:
-            yield PartitionSegments.of(segments).rows()
+            yield PartitionSegments.from_files(segments).rows()
 
 
 def answer_split(

@@ -460,7 +460,7 @@ class RestoreJob:
     def write_report(self, result: RestoreResult, report: ReportSink) -> None:
         """Write the report, and the runbook next to it."""
         plans = self.plan.partitions
-        report.add_segments(PartitionSegments.of(each.segments()).rows() for each in plans)
+        report.add_segments(PartitionSegments.from_files(each.segments()).rows() for each in plans)
         report.write_table(result.to_arrow())
         runbook = {} if result.runbook is None else {".runbook.txt": result.runbook}
         report.publish(result.conclusion, runbook)
@@ -593,7 +593,9 @@ class SegmentSplitter:
             return plan
         if not any(each.log_path in self.originals for each in segments):
             return plan
-        return replace(plan, base=replace(plan.base, segments=PartitionSegments.of(segments)))
+        return replace(
+            plan, base=replace(plan.base, segments=PartitionSegments.from_files(segments))
+        )
 
     def _split_and_copy(self, segment: SegmentFile) -> Iterator[SegmentFile]:
         spans = split_segment(segment, self.decompressor)

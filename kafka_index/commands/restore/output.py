@@ -77,7 +77,7 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.log.scan.file_records import log_changed, open_log
-from kafka_index.core.logdir.data_directory import refuse_running
+from kafka_index.core.logdir.data_directory import reject_running
 from kafka_index.core.logdir.metadata_files import read_properties
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.output import (
@@ -126,7 +126,7 @@ def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str)
     path = os.path.realpath(local_path(given))
     refuse_overlap(path, given, read, hint=hint)
     if os.path.isdir(path):
-        refuse_running(path, f"nothing was written; {hint}")
+        reject_running(path, f"nothing was written; {hint}")
     elif os.path.lexists(path):
         raise InputError(f"{what} is not a directory", path=given, hint=hint)
     return path

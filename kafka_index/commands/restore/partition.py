@@ -98,7 +98,7 @@ from kafka_index.core.log.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.core.log.scan.segment_scan import LogFileSource, ObservedSource
 from kafka_index.core.log.state.partition_state import PartitionState
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.logdir.segment_table import has_entries_beyond, lost_logs_of
+from kafka_index.core.logdir.segment_table import has_entries_beyond, list_lost_logs
 from kafka_index.core.output.output import (
     StagedPartition,
     make_staged_directory,
@@ -758,7 +758,7 @@ def _find_missing(
     if plan.base.tiered is not None:
         known = replace(known, start_offset=max(plan.log_start_offset, base_offset))
     else:
-        lost_ends = lost_logs_of(plan.base.segments)
+        lost_ends = list_lost_logs(plan.base.segments)
     if logs[-1].is_limited:
         known = replace(known, end_offset=None)
     return missing_offsets(

@@ -106,7 +106,7 @@ def count(
             totals.add(replica, counts)
         if report is not None:
             report.add_segments(
-                PartitionSegments.of(replica.files.segments).rows() for replica in replicas
+                PartitionSegments.from_files(replica.files.segments).rows() for replica in replicas
             )
     return LogStats(
         totals.rows,

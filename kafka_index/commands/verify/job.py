@@ -48,7 +48,7 @@ def verify(
     with reading_inputs(follow_links=request.follow_links) as unread:
         listing = list_logs(request.inputs, request.tiered, topics=request.topics)
         cluster, damage = _read_cluster(request, listing)
-        dump = _Dump(request, listing, SegmentTable.of(listing.segments), cluster)
+        dump = _Dump(request, listing, SegmentTable.from_files(listing.segments), cluster)
         skipped = [*listing.skipped]
         found, partitions = FindingCounts(), []
         if request.against:
@@ -164,11 +164,11 @@ def _by_partition(
     def cleaning(each: PartitionSegments) -> Cleaning:
         topic = topics.get(each.partition.topic)
         policy = None if topic is None else topic.cleanup_policy
-        checkpoint = roots.of(each.directory).cleaned_to(each.partition)
+        checkpoint = roots.for_partition(each.directory).cleaned_to(each.partition)
         known = topic is not None
         return Cleaning.of(each.partition.topic, checkpoint, policy, is_topic_known=known)
 
     return {
         each.partition: CopySegments(each.files(), cleaning(each))
-        for each in SegmentTable.of(listing.segments).partitions
+        for each in SegmentTable.from_files(listing.segments).partitions
     }

@@ -81,7 +81,7 @@ from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.data_directory import DataDirectories, DataDirectory
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable, lost_logs
+from kafka_index.core.logdir.segment_table import PartitionSegments, SegmentTable, find_lost_logs
 from kafka_index.core.records.batch_table import (
     BAD_CRC,
     OVERLAP,
@@ -360,7 +360,7 @@ class PartitionVerification:
         lost_ends: Mapping[int, int] = {}
         unread: KafkaIndexError | None = None
         try:
-            lost_ends = lost_logs(entries, segments)
+            lost_ends = find_lost_logs(entries, segments)
         except KafkaIndexError as error:
             unread = error
         is_tiered = partition in self._settings.tiered
@@ -718,7 +718,7 @@ def _divide(
     segments: PartitionSegments, *, settings: VerifySettings, roots: DataDirectories
 ) -> SplittableTask[PartitionFindings]:
     files = segments.files()
-    root = roots.of(files[-1].partition_directory)
+    root = roots.for_partition(files[-1].partition_directory)
     verification = PartitionVerification(files, settings, root)
     return SplittableTask(
         [partial(verification.check, each) for each in files], verification.finish

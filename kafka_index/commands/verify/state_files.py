@@ -353,7 +353,7 @@ def _unlisted_findings(
 ) -> Iterator[Finding]:
     """Yield a finding per directory without verified logs on which a broker does not start."""
     by_path = {root.path: root for root in roots}
-    verified = {each.directory for each in SegmentTable.of(listing.segments).partitions}
+    verified = {each.directory for each in SegmentTable.from_files(listing.segments).partitions}
     paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
     for path in sorted(paths):
         root = by_path.get(os.path.dirname(path))

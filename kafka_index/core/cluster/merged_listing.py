@@ -506,7 +506,7 @@ class _MergedListing:
         return LocalPartition(
             directory,
             self._local_segments.get(partition, []),
-            self._roots.of(directory).log_start_offset(partition),
+            self._roots.for_partition(directory).log_start_offset(partition),
             read_epochs_or_skip(directory, self.listing.skipped).entries,
         )
 

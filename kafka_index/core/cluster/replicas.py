@@ -26,7 +26,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.registry import scan_input, store_of
 from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
-from kafka_index.core.logdir.data_directory import DataDirectory, refuse_running
+from kafka_index.core.logdir.data_directory import DataDirectory, reject_running
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.logdir.partition_files import TieredPartition
@@ -49,7 +49,7 @@ class Replica:
 
     def alone(self) -> Replica:
         """Return the replica with checkpoint entries of this partition only."""
-        return replace(self, root=self.root.only(self.partition))
+        return replace(self, root=self.root.restrict_to(self.partition))
 
 
 @dataclass(slots=True)
@@ -99,12 +99,12 @@ def _add(dump: Dump, listing: Listing) -> None:
     for path in listing.data_directories:
         if path not in dump.directories:
             if store_of(path).hosts_brokers:
-                refuse_running(path, _WHILE_RUNNING)
+                reject_running(path, _WHILE_RUNNING)
             root = dump.directories[path] = DataDirectory(path, tolerated=True)
             dump.notes += map(note_of, root.faults())
     dump.skipped += listing.skipped
     with_logs = set()
-    for segments in SegmentTable.of(listing.segments).partitions:
+    for segments in SegmentTable.from_files(listing.segments).partitions:
         with_logs.add(segments.partition)
         if segments.partition.topic == CLUSTER_METADATA_TOPIC:
             dump.metadata_logs.append(segments.directory)

@@ -66,8 +66,14 @@ class FaultEffect(Enum):
 class OffsetCheckpoint:
     """An offset checkpoint at the root of a data directory.
 
-    If it has a `fault`, `offsets` is empty. `effect` is None if only this process, and not a
-    broker, cannot read the file. `has_entries` is True if the file has more than one line.
+    Attributes
+    ----------
+    offsets
+        The entries; empty if there is a `fault`.
+    has_entries
+        Whether the file has more than one line.
+    effect
+        The effect of the fault on a broker; None if only this process cannot read the file.
     """
 
     path: str
@@ -82,34 +88,36 @@ class OffsetCheckpoint:
         try:
             text = read_text(path)
         except BadFileError as error:
-            return cls.of_fault(path, error)
+            return cls.from_error(path, error)
         except InputError as error:
             return cls(path, exists=True, fault=error)
-        return cls(path) if text is None else cls.of_text(path, text)
+        return cls(path) if text is None else cls.from_text(path, text)
 
     @classmethod
-    def of_fault(cls, path: str, error: BadFileError) -> OffsetCheckpoint:
-        """Return a checkpoint that is not a file, or not text."""
-        effect = _effect(path, is_input_output=True)
+    def from_error(cls, path: str, error: BadFileError) -> OffsetCheckpoint:
+        """Return a checkpoint that is not a regular file or not text."""
+        effect = _checkpoint_effect(path, is_input_output=True)
         return cls(path, exists=True, fault=error, effect=effect)
 
     @classmethod
-    def of_text(cls, path: str, text: str) -> OffsetCheckpoint:
-        """Return the checkpoint of a text."""
-        found = offsets_or_fault(text)
-        if isinstance(found, CheckpointFault):
-            effect = _effect(path, is_input_output=found.is_input_output, is_error=found.is_error)
-            return cls(path, exists=True, fault=refused_checkpoint(found, path), effect=effect)
-        return cls(path, exists=True, offsets=found, has_entries=len(java_lines(text)) > 1)
+    def from_text(cls, path: str, text: str) -> OffsetCheckpoint:
+        """Parse the text of a checkpoint."""
+        offsets = offsets_or_fault(text)
+        if isinstance(offsets, CheckpointFault):
+            effect = _checkpoint_effect(
+                path, is_input_output=offsets.is_input_output, is_error=offsets.is_error
+            )
+            return cls(path, exists=True, fault=refused_checkpoint(offsets, path), effect=effect)
+        return cls(path, exists=True, offsets=offsets, has_entries=len(java_lines(text)) > 1)
 
-    def noted_fault(self) -> Skipped | None:
-        """Record the file as unread if a broker fails on it; None otherwise."""
+    def note_fault(self) -> Skipped | None:
+        """Record the file as unread and return its entry, or None if no broker fails on it."""
         if self.fault is None or self.effect in (None, FaultEffect.RESET):
             return None
         return note_unread(self.path, BAD_CHECKPOINT, self.fault.described)
 
 
-def _effect(path: str, *, is_input_output: bool, is_error: bool = False) -> FaultEffect:
+def _checkpoint_effect(path: str, *, is_input_output: bool, is_error: bool = False) -> FaultEffect:
     name = os.path.basename(path)
     if name == REPLICATION_CHECKPOINT:
         return FaultEffect.OFFLINE_LATER if is_input_output else FaultEffect.SERVES_NONE
@@ -124,9 +132,9 @@ class DataDirectory:
     """A data directory; each file at its root is read once, on demand.
 
     The files may be missing, as in the parent of a single copied partition. A malformed checkpoint
-    has no entries; if a broker fails on the checkpoint, the listing of the input records it as
-    unread. If this process may not read a file, its use raises `InputError`, unless errors are
-    `tolerated`.
+    has no entries. If a broker fails on a checkpoint, the listing of the input records the file as
+    unread. If this process may not read a file, methods that read the file raise `InputError`,
+    unless errors are `tolerated`.
     """
 
     def __init__(self, path: str, *, tolerated: bool = False) -> None:
@@ -139,21 +147,21 @@ class DataDirectory:
 
     def checkpoint(self, name: str) -> OffsetCheckpoint:
         """Return an offset checkpoint; raises `InputError` if this process may not read it."""
-        found = self._checkpoints.get(name)
-        if found is None:
-            found = self._checkpoints[name] = OffsetCheckpoint.read(self.file(name))
-        self._raise_untolerated(found.fault)
-        return found
+        checkpoint = self._checkpoints.get(name)
+        if checkpoint is None:
+            checkpoint = self._checkpoints[name] = OffsetCheckpoint.read(self.file(name))
+        self._raise_untolerated(checkpoint.fault)
+        return checkpoint
 
     def required_checkpoint(self, name: str) -> OffsetCheckpoint:
         """Return a checkpoint that the caller requires.
 
         Raises `DamageError` if a broker fails on it, and the errors of `checkpoint`.
         """
-        found = self.checkpoint(name)
-        if found.fault is not None and found.effect is not FaultEffect.RESET:
-            raise DamageError.of(found.fault) from found.fault
-        return found
+        checkpoint = self.checkpoint(name)
+        if checkpoint.fault is not None and checkpoint.effect is not FaultEffect.RESET:
+            raise DamageError.of(checkpoint.fault) from checkpoint.fault
+        return checkpoint
 
     def _raise_untolerated(self, fault: KafkaIndexError | None) -> None:
         if fault is not None and is_retriable(fault) and not self._tolerated:
@@ -182,7 +190,10 @@ class DataDirectory:
         return self.offset(CLEANER_CHECKPOINT, partition)
 
     def committed_end(self, partition: TopicPartition) -> int:
-        """Return an offset that the log end offset reached: records were committed or flushed."""
+        """Return the high watermark or the recovery point, whichever is greater.
+
+        The log end offset was at least this offset.
+        """
         return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
 
     @property
@@ -204,29 +215,29 @@ class DataDirectory:
         Raises the errors of `read_text`.
         """
         try:
-            found = json.decode(read_text(self.file(CLEAN_SHUTDOWN)) or "")
+            content = json.decode(read_text(self.file(CLEAN_SHUTDOWN)) or "")
         except MALFORMED:
             return None
-        epoch = found.get("brokerEpoch") if isinstance(found, dict) else None
+        epoch = content.get("brokerEpoch") if isinstance(content, dict) else None
         return epoch if type(epoch) is int and INT64_MIN <= epoch <= INT64_MAX else None
 
     @property
     def properties(self) -> dict[str, str]:
         """The ``meta.properties`` without validation; empty if missing."""
-        found = self._read_properties
-        return found if isinstance(found, dict) else {}
+        properties = self._read_properties
+        return properties if isinstance(properties, dict) else {}
 
     @property
     def has_root_files(self) -> bool:
-        """Whether a file of a broker exists at the root; otherwise it may be any folder."""
-        has_checkpoint = any(each.exists for each in self.checkpoints().values())
+        """Whether a file of a broker exists at the root; without one, any folder can be given."""
+        has_checkpoint = any(checkpoint.exists for checkpoint in self.checkpoints().values())
         return has_checkpoint or self.is_clean or self._read_properties is not None
 
     def faults(self) -> list[KafkaIndexError]:
         """Return the tolerated errors of the files at the root."""
-        faults = [each.fault for each in self.checkpoints().values()]
-        others = (self._clean_shutdown_file, self._read_properties)
-        return [each for each in (*faults, *others) if isinstance(each, KafkaIndexError)]
+        errors = [checkpoint.fault for checkpoint in self.checkpoints().values()]
+        results = (*errors, self._clean_shutdown_file, self._read_properties)
+        return [error for error in results if isinstance(error, KafkaIndexError)]
 
     @cached_property
     def _read_properties(self) -> dict[str, str] | KafkaIndexError | None:
@@ -247,14 +258,14 @@ class DataDirectory:
             self._raise_untolerated(error)
             return error
 
-    def only(self, partition: TopicPartition) -> DataDirectory:
-        found = DataDirectory(self.path, tolerated=self._tolerated)
-        found._clean_shutdown_file = self._clean_shutdown_file
-        for name, each in self.checkpoints().items():
-            offset = each.offsets.get(partition)
-            own = {} if offset is None else {partition: offset}
-            found._checkpoints[name] = replace(each, offsets=own)
-        return found
+    def restrict_to(self, partition: TopicPartition) -> DataDirectory:
+        directory = DataDirectory(self.path, tolerated=self._tolerated)
+        directory._clean_shutdown_file = self._clean_shutdown_file
+        for name, checkpoint in self.checkpoints().items():
+            offset = checkpoint.offsets.get(partition)
+            offsets = {} if offset is None else {partition: offset}
+            directory._checkpoints[name] = replace(checkpoint, offsets=offsets)
+        return directory
 
 
 class DataDirectories:
@@ -262,15 +273,17 @@ class DataDirectories:
 
     def __init__(self, *, tolerated: bool = False) -> None:
         self._tolerated = tolerated
-        self._known: dict[str, DataDirectory] = {}
+        self._directories: dict[str, DataDirectory] = {}
 
     def __reduce__(self) -> tuple[partial[DataDirectories], tuple[()]]:
         return partial(DataDirectories, tolerated=self._tolerated), ()
 
-    def of(self, partition_directory: str) -> DataDirectory:
+    def for_partition(self, partition_directory: str) -> DataDirectory:
         path = os.path.dirname(partition_directory)
-        found = self._known.get(path)
-        return found or self._known.setdefault(path, DataDirectory(path, tolerated=self._tolerated))
+        directory = self._directories.get(path)
+        return directory or self._directories.setdefault(
+            path, DataDirectory(path, tolerated=self._tolerated)
+        )
 
 
 def reject_locked(directory: str, hint: str) -> None:
@@ -288,10 +301,12 @@ def reject_locked(directory: str, hint: str) -> None:
         return
     except NotADirectoryError as error:
         raise InputError(
-            "not a directory", path=directory, hint="give the data directories of a broker"
+            "the path is not a directory",
+            path=directory,
+            hint="give the data directories of a broker",
         ) from error
     except OSError as error:
-        raise InputError(f"cannot open the lock: {error.strerror}", path=path) from error
+        raise InputError(f"cannot open the lock file: {error.strerror}", path=path) from error
     try:
         fcntl.lockf(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except OSError as error:
@@ -302,8 +317,8 @@ def reject_locked(directory: str, hint: str) -> None:
         os.close(descriptor)
 
 
-def refuse_running(directory: str, hint: str) -> None:
-    """Raise a usage error, not a retriable one, if a running broker has locked the directory."""
+def reject_running(directory: str, hint: str) -> None:
+    """Raise a non-retriable `InputError` if a running broker has locked the directory."""
     try:
         reject_locked(directory, hint)
     except InputError as error:

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from kafka_index.core.errors import InputError, first_of
+from kafka_index.core.errors import InputError, first_of, plural
 from kafka_index.core.format.names import (
     LOG_SUFFIX,
     META_PROPERTIES,
@@ -51,14 +51,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
-_TOPICS_SHOWN = 5
+_MAX_SUGGESTIONS = 5
 # Minimum similarity of a suggested name, from 0 to 1.
-_NEAR = 0.5
+_MIN_SIMILARITY = 0.5
 
 _REASONS = {
-    DirectoryKind.DELETE: "a partition marked for deletion",
-    DirectoryKind.FUTURE: "the unfinished copy of a partition being moved between directories",
-    DirectoryKind.STRAY: "a stray partition, not part of the cluster any more",
+    DirectoryKind.DELETE: "the partition is marked for deletion",
+    DirectoryKind.FUTURE: "the partition is still being moved to this directory (future replica)",
+    DirectoryKind.STRAY: "the cluster no longer contains this stray partition",
 }
 
 
@@ -66,10 +66,18 @@ _REASONS = {
 class Listing:
     """The content of a dump.
 
-    Live segments are sorted by topic, partition and base offset. `skipped` has all other entries
-    with reasons, by path. Data directories are the parents of partition directories; both are
-    unique absolute paths, and partition directories can be empty. `tiered` has the partitions that
-    have or had remote segments.
+    Attributes
+    ----------
+    segments
+        Live segments, sorted by topic, partition and base offset.
+    skipped
+        Skipped entries with reasons, sorted by path.
+    data_directories
+        Unique absolute paths of the parents of partition directories.
+    partition_directories
+        Unique absolute paths; the directories can be empty.
+    tiered
+        The partitions that have or had remote segments.
     """
 
     segments: Sequence[SegmentFile] = field(default_factory=list)
@@ -83,16 +91,17 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     """List the live segments of a dump, sorted, of topics whose full name matches.
 
     Inputs are data directories, partition directories, or globs of either, as paths or URIs. An
-    existing path is never treated as a glob. A directory is a partition if it contains logs, or if
-    it is named ``<topic>-<partition>`` and contains neither partition directories nor
-    ``meta.properties``: a data directory can be named ``data-1``. `list_partition` decides which
-    segments are live. Unreadable logs are also listed, and reading them fails. Raises `InputError`
-    if a path is missing, a directory cannot be read, no live segment is found, or two directories
-    contain the same partition.
+    existing path is never treated as a glob. A directory is a partition if it contains logs. It is
+    also a partition if its name is ``<topic>-<partition>``, and it contains neither partition
+    directories nor ``meta.properties``: a data directory can be named ``data-1``. `list_partition`
+    decides which segments are live. Unreadable logs are listed, and an attempt to read them fails.
+
+    Raises `InputError` if a path is missing, a directory cannot be read, no live segment is found,
+    or two directories contain the same partition.
     """
     listing, lister = _list(inputs, topics)
     if not listing.segments:
-        raise _not_found_error(inputs, topics, lister)
+        raise _no_segments_error(inputs, topics, lister)
     return listing
 
 
@@ -106,8 +115,8 @@ def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listin
     for directory in expand_directories(inputs):
         lister.visit(directory)
     listing = lister.listing
-    partitions = sorted(lister.partitions, key=lambda each: each.partition)
-    _refuse_duplicates(partitions)
+    partitions = sorted(lister.partitions, key=lambda segments: segments.partition)
+    _reject_duplicates(partitions)
     listing.segments = SegmentTable(partitions)
     listing.skipped.sort(key=lambda skipped: skipped.path)
     return listing, lister
@@ -121,8 +130,8 @@ class _DumpLister:
         self.topics_seen: set[str] = set()
         self.has_selected = False
         self._topics = topics
-        self._seen: dict[Hashable, tuple[str, TopicPartition]] = {}
-        self._parents_seen: set[Hashable] = set()
+        self._listed_directories: dict[Hashable, tuple[str, TopicPartition]] = {}
+        self._listed_parents: set[Hashable] = set()
         self._skipped_paths: set[str] = set()
         self._root_names: dict[str, set[str]] = {}
 
@@ -141,7 +150,7 @@ class _DumpLister:
             self._visit_data_directory(directory, entries)
         elif split is None:
             raise InputError(
-                "contains segments, but is not named like a partition",
+                "the directory contains segments, but its name is not that of a partition",
                 path=directory,
                 expected="<topic>-<partition>",
                 found=name,
@@ -172,23 +181,23 @@ class _DumpLister:
         self._skip_links(entries)
         self._root_names[directory] = {entry.name for entry in entries}
         live = dict(self._live_partitions(entries))
-        # For some of many topics, pages would contain the objects of all other topics.
+        # If only some topics are selected, pages would also contain objects of all other topics.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
-            self._visit_stored(directory, live)
+            self._visit_stored_partitions(directory, live)
         for path, partition in live.items():
             self._visit_partition(path, partition, partial(self._list_partition, partition, path))
 
-    def _visit_stored(self, root: str, live: dict[str, TopicPartition]) -> None:
+    def _visit_stored_partitions(self, root: str, live: dict[str, TopicPartition]) -> None:
         """List the partitions of an object store by pages, and remove them from `live`."""
         # Only object stores and backup repositories list pages.
         from kafka_index.core.logdir.paged_listing import list_directories  # noqa: PLC0415
 
-        for found in list_directories(root):
-            path = f"{root}/{found.name}"
+        for stored_directory in list_directories(root):
+            path = f"{root}/{stored_directory.name}"
             partition = live.pop(path, None)
             if partition is not None:
-                list_segments = partial(self._list_stored, partition, path, found)
+                list_segments = partial(self._list_stored, partition, path, stored_directory)
                 self._visit_partition(path, partition, list_segments)
 
     def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
@@ -198,7 +207,7 @@ class _DumpLister:
             if not entry.is_directory():
                 parsed = parse_segment_file(entry.name)
                 if parsed is not None and parsed.kind == LOG_SUFFIX:
-                    self._skip(entry.path, "a log outside any topic-partition directory")
+                    self._skip(entry.path, "the log is outside of any partition directory")
                 elif (
                     split is not None
                     and entry.is_broken_link()
@@ -208,7 +217,7 @@ class _DumpLister:
                     note_unread(entry.path, BROKEN_LINK)
             elif split is None:
                 if entry.name not in NOT_PARTITIONS:
-                    self._skip(entry.path, "not named like a topic-partition directory")
+                    self._skip(entry.path, "the directory name is not that of a partition")
             elif split[1] is not DirectoryKind.LIVE:
                 if self._is_selected(split[0].topic):
                     self._skip(entry.path, _REASONS[split[1]])
@@ -226,10 +235,10 @@ class _DumpLister:
             return
         self.has_selected = True
         identity = identity_of(directory)
-        before = self._seen.setdefault(identity, (directory, partition))
-        if before[0] is not directory:
-            if before[1] != partition:
-                self._skip(directory, f"the same directory as {before[0]}")
+        listed = self._listed_directories.setdefault(identity, (directory, partition))
+        if listed[0] is not directory:
+            if listed[1] != partition:
+                self._skip(directory, f"the directory is the same as {listed[0]}")
             return
         admit_linked(directory)
         segments = list_segments()
@@ -237,10 +246,10 @@ class _DumpLister:
             self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
         # A linked partition directory belongs to two data directories; a broker may run on either.
-        for parent in _parents_of(directory):
+        for parent in _data_directories(directory):
             parent_identity = identity_of(parent)
-            if parent_identity not in self._parents_seen:
-                self._parents_seen.add(parent_identity)
+            if parent_identity not in self._listed_parents:
+                self._listed_parents.add(parent_identity)
                 self.listing.data_directories.append(parent)
                 self._skip_root_links(parent)
                 self._skip_bad_checkpoints(parent)
@@ -254,21 +263,21 @@ class _DumpLister:
         return self._list_entries(partition, scan_directory(directory))
 
     def _list_stored(
-        self, partition: TopicPartition, directory: str, stored: StoredDirectory
+        self, partition: TopicPartition, directory: str, stored_directory: StoredDirectory
     ) -> PartitionSegments | None:
-        segments = stored.plain_segments(partition, directory)
+        segments = stored_directory.plain_segments(partition, directory)
         if segments is not None:
             return segments
-        return self._list_entries(partition, stored.entries(directory))
+        return self._list_entries(partition, stored_directory.entries(directory))
 
     def _list_entries(
         self, partition: TopicPartition, entries: list[Entry]
     ) -> PartitionSegments | None:
         self._skip_links(entries)
-        files, skipped = list_partition(partition, entries)
+        segments, skipped = list_partition(partition, entries)
         self.listing.skipped += skipped
-        files.sort(key=lambda each: each.base_offset)
-        return PartitionSegments.of(files) if files else None
+        segments.sort(key=lambda segment: segment.base_offset)
+        return PartitionSegments.from_files(segments) if segments else None
 
     def _is_selected(self, topic: str) -> bool:
         return self._topics is None or self._topics.fullmatch(topic) is not None
@@ -281,20 +290,26 @@ class _DumpLister:
 
     def _skip_root_links(self, directory: str) -> None:
         for name in (*OFFSET_CHECKPOINTS, *ROOT_FILES):
-            found = linked_out(os.path.join(directory, name))
-            if found is not None:
-                self._skip(found.path, LINKED_OUT, found.target)
+            skipped_link = linked_out(os.path.join(directory, name))
+            if skipped_link is not None:
+                self._skip(skipped_link.path, LINKED_OUT, skipped_link.target)
 
     def _skip_bad_checkpoints(self, directory: str) -> None:
         """Record the listed checkpoints on which a broker fails as skipped."""
-        kept = kept_of_run("checkpoints") if store_of(directory).needs_requests else {}
-        found = kept.get(directory)
-        if found is None:
+        checkpoints_by_directory = (
+            kept_of_run("checkpoints") if store_of(directory).needs_requests else {}
+        )
+        checkpoints = checkpoints_by_directory.get(directory)
+        if checkpoints is None:
             names = self._root_names.get(directory, OFFSET_CHECKPOINTS)
-            root = DataDirectory(directory, tolerated=True)
-            found = [root.checkpoint(name) for name in OFFSET_CHECKPOINTS if name in names]
-            kept[directory] = found
-        self.listing.skipped += filter(None, (one.noted_fault() for one in found))
+            data_directory = DataDirectory(directory, tolerated=True)
+            checkpoints = [
+                data_directory.checkpoint(name) for name in OFFSET_CHECKPOINTS if name in names
+            ]
+            checkpoints_by_directory[directory] = checkpoints
+        self.listing.skipped += filter(
+            None, (checkpoint.note_fault() for checkpoint in checkpoints)
+        )
 
     def _skip(self, path: str, reason: str, target: str = "") -> None:
         if path not in self._skipped_paths:
@@ -302,7 +317,7 @@ class _DumpLister:
             self.listing.skipped.append(Skipped(path, reason, target))
 
 
-def _parents_of(directory: str) -> tuple[str, ...]:
+def _data_directories(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
     store = store_of(directory)
     real, real_parent = os.path.dirname(store.real_path(directory)), store.real_path(parent)
@@ -320,31 +335,32 @@ def _list_plain(partition: TopicPartition, directory: str) -> PartitionSegments 
         return None
 
 
-def _refuse_duplicates(partitions: Sequence[PartitionSegments]) -> None:
-    for one, other in pairwise(partitions):
-        if one.partition == other.partition:
+def _reject_duplicates(partitions: Sequence[PartitionSegments]) -> None:
+    for partition, duplicate in pairwise(partitions):
+        if partition.partition == duplicate.partition:
             raise InputError(
-                f"the partition {one.partition.directory_name} is also in {other.directory}",
-                path=one.directory,
-                hint="give one copy of each partition (replicas need a run each)",
+                f"{partition.partition.directory_name} is also in {duplicate.directory}",
+                path=partition.directory,
+                hint="give only one replica of a partition in each run",
             )
 
 
-def _not_found_error(
+def _no_segments_error(
     inputs: Sequence[str], topics: re.Pattern[str] | None, lister: _DumpLister
 ) -> InputError:
     path = ", ".join(inputs)
-    elsewhere = layout_hint(expand_directories(inputs))
-    if elsewhere is not None:
-        return InputError("no segments found", path=path, hint=elsewhere)
+    format_hint = layout_hint(expand_directories(inputs))
+    if format_hint is not None:
+        return InputError("no segments found", path=path, hint=format_hint)
     if topics is not None and lister.topics_seen and not lister.has_selected:
         return no_topic_matches(topics, lister.topics_seen, path)
     skipped = lister.listing.skipped
-    hint = "give a data directory, one topic-partition directory, or a glob of either"
+    hint = "give a data directory, a partition directory, or a glob of such directories"
     if skipped:
-        hint = f"skipped {len(skipped)}, the first: {skipped[0].path}: {skipped[0].reason}"
+        count = plural(len(skipped), "skipped entry", "skipped entries")
+        hint = f"the first of {count} is {skipped[0].path}: {skipped[0].reason}"
     elif lister.topics_seen:
-        hint = "its topic-partition directories contain no .log files"
+        hint = "the partition directories contain no .log files"
     return InputError("no segments found", path=path, hint=hint)
 
 
@@ -353,7 +369,7 @@ def no_topic_matches(topics: re.Pattern[str], known_topics: Iterable[str], path:
     return InputError(
         f"no topic matches {topics.pattern!r} (the full name must match)",
         path=path,
-        found=first_of(names, _TOPICS_SHOWN),
+        found=first_of(names, _MAX_SUGGESTIONS),
         hint=_suggest_topics(topics.pattern, names),
     )
 
@@ -363,21 +379,28 @@ def _suggest_topics(pattern: str, names: Sequence[str]) -> str | None:
 
     Topic names contain no commas, so a comma is treated as a separator of alternatives.
     """
-    near = partial(difflib.get_close_matches, possibilities=names, cutoff=_NEAR)
-    parts = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
-    if "," not in pattern or not all(map(is_legal_topic, parts)):
+    similar_names = partial(difflib.get_close_matches, possibilities=names, cutoff=_MIN_SIMILARITY)
+    alternatives = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
+    if "," not in pattern or not all(map(is_legal_topic, alternatives)):
         return _suggestion(
-            dict.fromkeys(name for part in parts for name in near(part, n=_TOPICS_SHOWN))
+            dict.fromkeys(
+                name for part in alternatives for name in similar_names(part, n=_MAX_SUGGESTIONS)
+            )
         )
-    meant = [name for part in parts for name in near(part, n=1) or [part]]
-    return f"did you mean '{'|'.join(dict.fromkeys(meant))}'? Alternatives are separated by |"
+    suggested_topics = [
+        name for part in alternatives for name in similar_names(part, n=1) or [part]
+    ]
+    suggested_pattern = "|".join(dict.fromkeys(suggested_topics))
+    return f"did you mean '{suggested_pattern}'? Alternatives are separated by |"
 
 
-def did_you_mean(given: str, names: Iterable[str]) -> str | None:
+def did_you_mean(name: str, names: Iterable[str]) -> str | None:
     """Return a hint with names similar to the given one, None if there are none."""
-    return _suggestion(difflib.get_close_matches(given, sorted(set(names)), _TOPICS_SHOWN, _NEAR))
+    return _suggestion(
+        difflib.get_close_matches(name, sorted(set(names)), _MAX_SUGGESTIONS, _MIN_SIMILARITY)
+    )
 
 
 def _suggestion(names: Iterable[str]) -> str | None:
-    near = list(names)[:_TOPICS_SHOWN]
-    return f"did you mean {' or '.join(near)}?" if near else None
+    similar_names = list(names)[:_MAX_SUGGESTIONS]
+    return f"did you mean {' or '.join(similar_names)}?" if similar_names else None

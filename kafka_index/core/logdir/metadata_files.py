@@ -50,18 +50,21 @@ from kafka_index.core.fs.inputs import (
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.uris import is_segment_path
 
-# A broker creates these before it reads them, which fails for a broken link (CheckpointFile).
+# A broker creates these files before it reads them, which fails for a broken link
+# (CheckpointFile).
 _CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
-_SPLIT = re.compile(r":[ \t\n\v\f\r]+")
+_FIELD_SEPARATOR = re.compile(r":[ \t\n\v\f\r]+")
+_PARTITION_METADATA_LINES = "version: 0, then topic_id: ID"
 
 # Java's trim removes exactly these characters.
-_CONTROLS = "".join(map(chr, range(33)))
+_TRIMMED_CHARACTERS = "".join(map(chr, range(33)))
 
 
 def read_file(path: str) -> bytes | None:
     """Return the bytes of a file, None if it does not exist.
 
-    Raises `BadFileError` if it is not a file, and `InputError` if this process may not read it.
+    Raises `BadFileError` if the path is not a regular file, and `InputError` if this process may
+    not read the file.
     """
     if is_segment_path(path):
         # Remote segments have no such files next to them.
@@ -84,19 +87,19 @@ def read_file(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # A broker tests whether partition.metadata exists, and circular links do not exist. It
-        # opens other files.
+        # A broker first tests whether partition.metadata exists, and finds that a circular link
+        # does not. It opens all other files without this test.
         is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
         if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
-                raise BadFileError("a broken link", path=path) from None
+                raise BadFileError("the file is a broken link", path=path) from None
             return None
         kind_of_error = InputError if is_retriable(error) else BadFileError
         raise kind_of_error(f"cannot read the file: {error.strerror}", path=path) from error
 
 
-def is_null_device(found: os.stat_result) -> bool:
-    return stat.S_ISCHR(found.st_mode) and found.st_rdev == os.stat(os.devnull).st_rdev
+def is_null_device(status: os.stat_result) -> bool:
+    return stat.S_ISCHR(status.st_mode) and status.st_rdev == os.stat(os.devnull).st_rdev
 
 
 def read_text(path: str) -> str | None:
@@ -108,7 +111,9 @@ def read_text(path: str) -> str | None:
     try:
         return None if data is None else data.decode()
     except UnicodeDecodeError as error:
-        raise BadFileError("not UTF-8 text", path=path, position_bytes=error.start) from error
+        raise BadFileError(
+            "the file is not UTF-8 text", path=path, position_bytes=error.start
+        ) from error
 
 
 def read_epochs(directory: str) -> LeaderEpochCache:
@@ -148,26 +153,26 @@ def read_topic_id(directory: str) -> str | None:
     """
     path = os.path.join(directory, PARTITION_METADATA)
     text = read_text(path)
-    return None if text is None else topic_id_in(text, path)
+    return None if text is None else parse_topic_id(text, path)
 
 
-def topic_id_in(text: str, path: str) -> str:
+def parse_topic_id(text: str, path: str) -> str:
     """Parse the topic ID in the text of a file; raises the errors of `read_topic_id`."""
     lines = java_lines(text)
-    version = parse_java_integer(_value(lines, 0, path), INT32_MAX)
+    version = parse_java_integer(_parse_field(lines, 0, path), INT32_MAX)
     if version is None or version < 0:
         raise OfflineAtOnceError(
-            "malformed partition metadata",
+            "the partition metadata is malformed",
             path=path,
-            expected="version: 0 and topic_id",
+            expected=_PARTITION_METADATA_LINES,
             found=quote_content(lines[0], path),
             line=1,
         )
-    topic_id = parse_java_uuid(_value(lines, 1, path))
+    topic_id = parse_java_uuid(_parse_field(lines, 1, path))
     if topic_id is None or topic_id == ZERO_UUID:
         error_class = StartRefusedError if topic_id is None else OfflineAtOnceError
         raise error_class(
-            "no topic id in the partition metadata",
+            "the partition metadata has no valid topic ID",
             path=path,
             found=quote_content(lines[1], path),
             line=2,
@@ -175,27 +180,27 @@ def topic_id_in(text: str, path: str) -> str:
     return topic_id
 
 
-def _value(lines: list[str], at: int, path: str) -> str:
-    if at >= len(lines):
+def _parse_field(lines: list[str], line_index: int, path: str) -> str:
+    if line_index >= len(lines):
         raise StartRefusedError(
-            "malformed partition metadata: a line is missing",
+            "the partition metadata lacks a line",
             path=path,
-            expected="version: 0 and topic_id",
+            expected=_PARTITION_METADATA_LINES,
             found=f"{len(lines)} lines",
-            line=at + 1,
+            line=line_index + 1,
         )
-    parts = _SPLIT.split(lines[at])
-    while len(parts) > 1 and not parts[-1]:
-        parts.pop()
-    if len(parts) != 2:
+    fields = _FIELD_SEPARATOR.split(lines[line_index])
+    while len(fields) > 1 and not fields[-1]:
+        fields.pop()
+    if len(fields) != 2:
         raise OfflineAtOnceError(
-            "malformed partition metadata",
+            "the partition metadata is malformed",
             path=path,
-            expected="version: 0" if at == 0 else "topic_id: ID",
-            found=quote_content(lines[at], path),
-            line=at + 1,
+            expected="version: 0" if line_index == 0 else "topic_id: ID",
+            found=quote_content(lines[line_index], path),
+            line=line_index + 1,
         )
-    return parts[1]
+    return fields[1]
 
 
 def read_properties(path: str) -> dict[str, str] | None:
@@ -207,10 +212,12 @@ def read_properties(path: str) -> dict[str, str] | None:
     data = read_file(path)
     if data is None:
         return None
-    return {name: one.value.strip() for name, one in _load(data, path).items()}
+    return {
+        name: property_.value.strip() for name, property_ in _load_properties(data, path).items()
+    }
 
 
-def _load(data: bytes, path: str) -> dict[str, Property]:
+def _load_properties(data: bytes, path: str) -> dict[str, Property]:
     try:
         return load_properties(data)
     except ValueError as error:
@@ -236,12 +243,12 @@ class MetaProperties:
 
     def value(self, name: str) -> str | None:
         """Return a property, including trailing whitespace."""
-        found = self.properties.get(name)
-        return None if found is None else found.value
+        entry = self.properties.get(name)
+        return None if entry is None else entry.value
 
     def line(self, name: str) -> int | None:
-        found = self.properties.get(name)
-        return None if found is None else found.line
+        entry = self.properties.get(name)
+        return None if entry is None else entry.line
 
     @classmethod
     def read(cls, directory: str) -> MetaProperties | None:
@@ -251,41 +258,41 @@ class MetaProperties:
         """
         path = os.path.join(directory, META_PROPERTIES)
         data = read_file(path)
-        return None if data is None else cls.of(data, path)
+        return None if data is None else cls.parse(data, path)
 
     @classmethod
-    def of(cls, data: bytes, path: str) -> MetaProperties:
+    def parse(cls, data: bytes, path: str) -> MetaProperties:
         """Parse the bytes of a file; raises `DirectoryFailsError` as `read` does."""
-        found = _load(data, path)
-        read = cls(path, found)
-        version = parse_java_integer((read.value("version") or "0").strip(_CONTROLS), INT32_MAX)
-        if "version" in found and not found["version"].value:
+        properties = _load_properties(data, path)
+        parsed = cls(path, properties)
+        version = parse_java_integer(
+            (parsed.value("version") or "0").strip(_TRIMMED_CHARACTERS), INT32_MAX
+        )
+        if "version" in properties and not properties["version"].value:
             version = None
         if version not in (0, 1):
-            raise read._unreadable("version", "0 or 1")
+            raise parsed._property_error("version", "0 or 1")
         name = "node.id" if version else "broker.id"
-        text = read.value(name)
+        text = parsed.value(name)
         node_id = None if text is None else parse_java_integer(text, INT32_MAX)
         if node_id is None and (version or text is not None):
-            raise read._unreadable(name, "a 32-bit integer in decimal digits")
-        text = read.value("directory.id")
+            raise parsed._property_error(name, "a 32-bit integer in decimal digits")
+        text = parsed.value("directory.id")
         directory_id = None if text is None else parse_java_uuid(text)
         if text is not None and directory_id is None:
-            raise read._unreadable("directory.id", "a UUID in base64")
-        if version and read.cluster_id is None:
-            raise read._unreadable("cluster.id", "the cluster")
-        return cls(path, found, version, node_id, directory_id)
+            raise parsed._property_error("directory.id", "a UUID in base64")
+        if version and parsed.cluster_id is None:
+            raise parsed._property_error("cluster.id", "the cluster ID")
+        return cls(path, properties, version, node_id, directory_id)
 
-    def _unreadable(self, name: str, expected: str) -> DirectoryFailsError:
-        found = self.properties.get(name)
-        if found is None:
-            return DirectoryFailsError(
-                f"{name} is missing", path=self.path, expected=expected, found="no such property"
-            )
+    def _property_error(self, name: str, expected: str) -> DirectoryFailsError:
+        entry = self.properties.get(name)
+        if entry is None:
+            return DirectoryFailsError(f"{name} is missing", path=self.path, expected=expected)
         return DirectoryFailsError(
-            f"{name} cannot be read",
+            f"{name} has an invalid value",
             path=self.path,
             expected=expected,
-            found=quote_content(found.value, self.path),
-            line=found.line,
+            found=quote_content(entry.value, self.path),
+            line=entry.line,
         )

@@ -51,8 +51,8 @@ class StoredDirectory:
     rows: pa.Table
 
     def entries(self, directory: str) -> list[Entry]:
-        """Return the entries of the directory, whose path is `directory`."""
-        found: dict[str, Entry] = {}
+        """Return the entries with their full paths; `directory` is the path of this directory."""
+        entries: dict[str, Entry] = {}
         for row in self.rows.to_pylist():
             name, separator, _ = row["name"].partition("/")
             path = f"{directory}/{name}"
@@ -65,8 +65,8 @@ class StoredDirectory:
                     mtime_ns=row["mtime_ns"],
                     version=row["version"],
                 )
-            found[path] = StoredEntry(entry)
-        return list(found.values())
+            entries[path] = StoredEntry(entry)
+        return list(entries.values())
 
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
         """Return the segments of a partition; None if its entries must be listed one by one.
@@ -87,7 +87,7 @@ class StoredDirectory:
         digits = pc.utf8_slice_codeunits(names, 0, OFFSET_DIGITS)
         versions = logs.column("version").combine_chunks()
         all_names = self.rows.column("name")
-        start = pc.or_(
+        is_start_entry = pc.or_(
             pc.and_(
                 pc.ends_with(all_names, SNAPSHOT_SUFFIX),
                 # Names have equal length, so string order is offset order.
@@ -98,7 +98,7 @@ class StoredDirectory:
             pc.equal(all_names, LEADER_EPOCH_CHECKPOINT),
         )
         stems = pc.utf8_slice_codeunits(all_names, 0, OFFSET_DIGITS)
-        lone = pc.and_(
+        is_lone_index = pc.and_(
             pc.match_substring_regex(all_names, _INDEX_NAME),
             pc.invert(pc.is_in(stems, value_set=digits.combine_chunks())),
         )
@@ -109,11 +109,11 @@ class StoredDirectory:
             logs.column("size_bytes").to_numpy(),
             logs.column("mtime_ns").to_numpy(),
             versions if pc.any(pc.not_equal(versions, "")).as_py() else None,
-            start_entries=self._entries_where(start, directory),
-            lone_indexes=self._entries_where(lone, directory),
+            start_entries=self._filter_entries(is_start_entry, directory),
+            lone_indexes=self._filter_entries(is_lone_index, directory),
         )
 
-    def _entries_where(self, mask: pa.ChunkedArray, directory: str) -> tuple[Entry, ...]:
+    def _filter_entries(self, mask: pa.ChunkedArray, directory: str) -> tuple[Entry, ...]:
         return tuple(StoredDirectory(self.name, self.rows.filter(mask)).entries(directory))
 
 
@@ -123,16 +123,16 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
     Raises `KafkaIndexError` if the store cannot be read.
     """
     name: str | None = None
-    parts: list[pa.RecordBatch] = []
+    batches: list[pa.RecordBatch] = []
     for page in store_of(root).list_tree(root):
-        for folder, rows in _folders(page):
+        for folder, rows in _split_page(page):
             if folder != name and name is not None:
-                yield StoredDirectory(name, pa.Table.from_batches(parts))
-                parts = []
+                yield StoredDirectory(name, pa.Table.from_batches(batches))
+                batches = []
             name = folder
-            parts.append(rows)
+            batches.append(rows)
     if name is not None:
-        yield StoredDirectory(name, pa.Table.from_batches(parts))
+        yield StoredDirectory(name, pa.Table.from_batches(batches))
 
 
 def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
@@ -140,37 +140,39 @@ def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Ent
 
     If most directories below a prefix of an object store are requested, they share a listing.
     """
-    of_root: dict[str, list[str]] = {}
+    directories_by_root: dict[str, list[str]] = {}
     for directory in directories:
-        of_root.setdefault(os.path.dirname(directory), []).append(directory)
-    for root, own in of_root.items():
-        unlisted = dict.fromkeys(own)
+        directories_by_root.setdefault(os.path.dirname(directory), []).append(directory)
+    for root, root_directories in directories_by_root.items():
+        unlisted = dict.fromkeys(root_directories)
         with suppress(KafkaIndexError):
-            for found in list_directories(root) if _are_most_of(own, root) else ():
-                path = f"{root}/{found.name}"
+            for stored_directory in (
+                list_directories(root) if _prefers_listing(root_directories, root) else ()
+            ):
+                path = f"{root}/{stored_directory.name}"
                 if path in unlisted:
-                    yield path, found.entries(path)
+                    yield path, stored_directory.entries(path)
                     del unlisted[path]
         for path in unlisted:
-            # A folder of index files may not exist.
+            # A folder of index files can be missing.
             with suppress(KafkaIndexError):
                 yield path, scan_directory(path)
 
 
-def _are_most_of(directories: Sequence[str], root: str) -> bool:
+def _prefers_listing(directories: Sequence[str], root: str) -> bool:
     if len(directories) == 1 or scheme_of(root) not in OBJECT_SCHEMES:
         return False
-    entries = [each for each in store_of(root).list_directory(root) if each.is_directory]
+    entries = [entry for entry in store_of(root).list_directory(root) if entry.is_directory]
     return 2 * len(directories) >= len(entries)
 
 
-def _folders(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _split_page(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the rows of each folder of a page, without objects outside folders."""
-    split = pc.extract_regex(page["path"], _FOLDER_AND_NAME)
-    is_inside = pc.is_valid(split)
-    split, page = split.filter(is_inside), page.filter(is_inside)
-    folders = split.field("folder").dictionary_encode()
-    rows = page.set_column(0, "name", split.field("name"))
+    folders_and_names = pc.extract_regex(page["path"], _FOLDER_AND_NAME)
+    is_inside = pc.is_valid(folders_and_names)
+    folders_and_names, page = folders_and_names.filter(is_inside), page.filter(is_inside)
+    folders = folders_and_names.field("folder").dictionary_encode()
+    rows = page.set_column(0, "name", folders_and_names.field("name"))
     codes = folders.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     ends = np.append(starts, len(codes))[1:]

@@ -33,9 +33,9 @@ from kafka_index.core.fs.store import ByteSource, Entry
 #: Segments from table rows have no log file; their modification times are at most this.
 NO_LOG_MTIME_NS = -(1 << 62)
 
-_DEAD = {
-    CLEANED_SUFFIX: "an unfinished compaction or split",
-    DELETED_SUFFIX: "marked for deletion",
+_DEAD_REASONS = {
+    CLEANED_SUFFIX: "the file belongs to an unfinished compaction or split",
+    DELETED_SUFFIX: "the file is marked for deletion",
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
 
@@ -54,11 +54,20 @@ _HEADERS_WINDOW_BYTES = 64 << 10
 class TieredPartition:
     """A partition with remote segments.
 
-    `local_directory` is None if no log directory with this partition was given. Offsets below the
-    log start offset were deleted. If `is_lower_bound`, the log may start later, because its start
-    is only known from its first segment. `local_start_offset` is the base offset of the first local
-    segment, None if there is none. `tiered_end_offset` is the last uploaded offset, -1 for none.
-    `epochs` are the leader epochs from the log start on.
+    Attributes
+    ----------
+    local_directory
+        None if no log directory with this partition was given.
+    log_start_offset
+        Offsets below this offset were deleted.
+    is_lower_bound
+        The log may start later, because only the base offset of the first segment is known.
+    local_start_offset
+        Base offset of the first local segment, None if there is none.
+    tiered_end_offset
+        The last uploaded offset, -1 for none.
+    epochs
+        The leader epochs from the log start on.
     """
 
     topic_id: str
@@ -74,9 +83,16 @@ class TieredPartition:
 class SegmentFile:
     """The log of one live segment, as listed.
 
-    `log_path` is the absolute path or URI of the ``.log`` (or live ``.log.swap``). `log_mtime_ns`
-    is in nanoseconds since the epoch. `is_last` is True if the directory has no later segment of
-    the partition; only this log may be preallocated. `log_version` is the version of an object.
+    Attributes
+    ----------
+    log_path
+        Absolute path or URI of the ``.log`` (or live ``.log.swap``).
+    log_mtime_ns
+        Modification time in nanoseconds since the epoch.
+    is_last
+        Whether the directory has no later segment. Only the last log can be preallocated.
+    log_version
+        Version of an object in an object store, otherwise empty.
     """
 
     topic: str
@@ -111,16 +127,16 @@ class SegmentFile:
         return self.log_mtime_ns > NO_LOG_MTIME_NS
 
 
-def base_offset_of(path: str) -> int:
+def parse_base_offset(path: str) -> int:
     """Return the base offset in the name of a segment's file.
 
-    Raises `InputError` if it has none.
+    Raises `InputError` if the name has no base offset.
     """
     parsed = parse_segment_file(os.path.basename(path))
     if parsed is None:
         refuse_passwords([path])
         raise InputError(
-            "the file name has no base offset", path=path, expected="20 digits before the kind"
+            "the file name has no base offset", path=path, expected="20 digits before the suffix"
         )
     return parsed.base_offset
 
@@ -139,14 +155,14 @@ class _PartitionEntries:
         parsed = parse_segment_file(entry.name)
         if parsed is None:
             if entry.name.endswith(_LOG_ENDINGS):
-                self.skipped.append(Skipped(entry.path, "its name is not a 20-digit offset"))
+                self.skipped.append(Skipped(entry.path, "the file name is not a 20-digit offset"))
             return
         base_offset, kind, transient = parsed
         if kind == LOG_SUFFIX:
-            reason = entry.file_error() or _DEAD.get(transient)
+            reason = entry.file_error() or _DEAD_REASONS.get(transient)
             if reason is not None:
                 self.skipped.append(Skipped(entry.path, reason))
-                if reason in (BROKEN_LINK, NOT_A_FILE) and transient not in _DEAD:
+                if reason in (BROKEN_LINK, NOT_A_FILE) and transient not in _DEAD_REASONS:
                     note_unread(entry.path, reason)
             else:
                 (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
@@ -168,18 +184,26 @@ def list_partition(
     split and is ignored (KAFKA-6264). Live ``.log.swap`` files are segments. They replace every
     segment whose base offset is between the lowest of them and their highest next offset.
     """
-    found = _PartitionEntries()
+    partition_entries = _PartitionEntries()
     for entry in entries:
-        found.add(entry)
-    logs, swaps, skipped = found.logs, found.swaps, found.skipped
-    swap_indexes = {o: entry for o, entry in found.swap_indexes.items() if o not in swaps}
-    if found.cleaned:
-        skipped += _drop_unfinished_split(swaps, swap_indexes, min(found.cleaned))
+        partition_entries.add(entry)
+    logs, swaps, skipped = (
+        partition_entries.logs,
+        partition_entries.swaps,
+        partition_entries.skipped,
+    )
+    swap_indexes = {
+        base_offset: entry
+        for base_offset, entry in partition_entries.swap_indexes.items()
+        if base_offset not in swaps
+    }
+    if partition_entries.cleaned:
+        skipped += _drop_unfinished_split(swaps, swap_indexes, min(partition_entries.cleaned))
     skipped += _lone_swap_indexes(swap_indexes, logs)
     skipped += _drop_replaced(logs, swaps)
-    last = max((*logs, *swaps), default=0)
+    last_base_offset = max((*logs, *swaps), default=0)
     segments = [
-        _segment(partition, base_offset, entry, is_last=base_offset == last)
+        _to_segment(partition, base_offset, entry, is_last=base_offset == last_base_offset)
         for live in (logs, swaps)
         for base_offset, entry in live.items()
     ]
@@ -190,18 +214,19 @@ def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skip
     """Remove the segments that live swap files replace from `logs`."""
     if not swaps or not logs:
         return []
-    swapped = swapped_range({offset: entry.path for offset, entry in swaps.items()})
-    first, end_exclusive = swapped.first_offset, swapped.end_offset
+    swap_range = read_swap_range({offset: entry.path for offset, entry in swaps.items()})
+    first_offset, end_offset = swap_range.first_offset, swap_range.end_offset
     doubts = "".join(
-        f"; {os.path.basename(path)}: {doubt}" for path, doubt in swapped.doubts.items()
+        f"; {os.path.basename(path)}: {doubt}" for path, doubt in swap_range.doubts.items()
     )
     skipped = []
     for offset in list(logs):
         # A swap file without batches has an empty range, but replaces the log with its base offset.
-        if first <= offset < end_exclusive or offset in swaps:
+        if first_offset <= offset < end_offset or offset in swaps:
             reason = (
-                f"replaced by a finished compaction or split: {swaps[first].name} and the "
-                f"other swap files contain offsets {first} to {end_exclusive} (exclusive){doubts}"
+                "a completed compaction or split replaced this log: the swap files from "
+                f"{swaps[first_offset].name} on contain offsets {first_offset} to {end_offset} "
+                f"(exclusive){doubts}"
             )
             skipped.append(Skipped(logs.pop(offset).path, reason))
     return skipped
@@ -214,8 +239,8 @@ def _drop_unfinished_split(
 ) -> list[Skipped]:
     """Remove the swap files of an unfinished split, which the broker would delete."""
     reason = (
-        f"left by a split that did not finish: a .cleaned file at offset {lowest_cleaned} "
-        f"makes the broker delete it (KAFKA-6264)"
+        "the split is unfinished: a broker deletes this file because of the .cleaned file at "
+        f"offset {lowest_cleaned} (KAFKA-6264)"
     )
     return [
         Skipped(files.pop(offset).path, reason)
@@ -229,15 +254,15 @@ def _lone_swap_indexes(indexes: dict[int, Entry], logs: dict[int, Entry]) -> lis
     return [
         Skipped(
             entry.path,
-            "a swapped index whose log already has its final name; the broker renames it, too"
+            "the log already has its final name, and a broker renames this index, too"
             if offset in logs
-            else "a swapped index without a log",
+            else "the swapped index has no log",
         )
         for offset, entry in indexes.items()
     ]
 
 
-def _segment(
+def _to_segment(
     partition: TopicPartition, base_offset: int, entry: Entry, *, is_last: bool
 ) -> SegmentFile:
     info = entry.info()
@@ -254,11 +279,11 @@ def _segment(
 
 
 @dataclass(frozen=True, slots=True)
-class SwappedRange:
+class SwapRange:
     """The offset range of swap files: lowest base offset to highest next offset.
 
-    `doubts` has the reason for each log with an uncertain end, by path. A broker does not start on
-    a corrupt swap file.
+    `doubts` has a reason for each log whose end is uncertain, by path. A broker does not start on a
+    corrupt swap file.
     """
 
     first_offset: int
@@ -266,10 +291,13 @@ class SwappedRange:
     doubts: dict[str, str]
 
 
-def swapped_range(swaps: Mapping[int, str]) -> SwappedRange:
-    """Return the range of live swap files, given by base offset and path (``LogLoader.load``)."""
-    ends = {offset: _end_of(path, offset) for offset, path in swaps.items()}
-    return SwappedRange(
+def read_swap_range(swaps: Mapping[int, str]) -> SwapRange:
+    """Read the offset range of live swap files; `swaps` has their paths by base offset.
+
+    Source: ``LogLoader.load``.
+    """
+    ends = {offset: _read_swap_end(path, offset) for offset, path in swaps.items()}
+    return SwapRange(
         min(swaps),
         max(end.next_offset for end in ends.values()),
         {swaps[offset]: end.doubt for offset, end in ends.items() if end.doubt},
@@ -282,7 +310,7 @@ class _SwapEnd:
     doubt: str = ""
 
 
-def _end_of(path: str, base_offset: int) -> _SwapEnd:
+def _read_swap_end(path: str, base_offset: int) -> _SwapEnd:
     """Return the offset after the last batch of a log, using batch headers only.
 
     For a corrupt log, this is the end of the batches before the corruption, and `doubt` has the
@@ -294,12 +322,12 @@ def _end_of(path: str, base_offset: int) -> _SwapEnd:
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
-        return _SwapEnd(base_offset, f"its end is unknown, it cannot be read: {error.message}")
+        return _SwapEnd(base_offset, f"the end of the log is unknown: {error.message}")
     with closing(log):
-        return _end_of_batches(log, base_offset)
+        return _scan_headers(log, base_offset)
 
 
-def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
+def _scan_headers(log: ByteSource, base_offset: int) -> _SwapEnd:
     next_offset = base_offset
     position_bytes = start_bytes = 0
     window = log.read_at(0, 0)
@@ -310,22 +338,26 @@ def _end_of_batches(log: ByteSource, base_offset: int) -> _SwapEnd:
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
-                return _SwapEnd(next_offset, f"its end is unknown, reading failed: {error.message}")
+                return _SwapEnd(next_offset, f"the end of the log is unknown: {error.message}")
             start_bytes = position_bytes
-        at = position_bytes - start_bytes
+        window_offset = position_bytes - start_bytes
         # Padded, because a very short old message may end before the delta field.
-        padded = window[at : at + _HEADER.size].tobytes().ljust(_HEADER.size, b"\0")
+        padded = (
+            window[window_offset : window_offset + _HEADER.size]
+            .tobytes()
+            .ljust(_HEADER.size, b"\0")
+        )
         offset, length, magic, last_offset_delta = _HEADER.unpack(padded)
         batch_bytes = _OVERHEAD_BYTES + length
-        incomplete = position_bytes > log.size_bytes - batch_bytes
-        too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
-        if length < _MIN_LENGTH or (too_small and not incomplete):
+        is_incomplete = position_bytes > log.size_bytes - batch_bytes
+        is_too_small = magic >= _MAGIC_2 and batch_bytes < _MAGIC_2_HEADER_BYTES
+        if length < _MIN_LENGTH or (is_too_small and not is_incomplete):
             return _SwapEnd(
                 next_offset,
-                f"its end is doubtful, it is damaged at byte {position_bytes} "
-                f"(a batch of length {length})",
+                "the end of the log is uncertain: the batch at byte "
+                f"{position_bytes} has the invalid length {length}",
             )
-        if incomplete:
+        if is_incomplete:
             break
         next_offset = offset + 1 + (last_offset_delta if magic >= _MAGIC_2 else 0)
         position_bytes += batch_bytes

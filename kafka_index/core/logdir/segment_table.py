@@ -68,10 +68,16 @@ _LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
 class PartitionSegments:
     """The live segments of a partition, as columns of shape (n,) by base offset.
 
-    Logs in an object store have versions. `odd` has the segments as objects if the columns are not
-    sufficient, as for swap files and remote segments. If the directory was listed by pages,
-    `start_entries` are the leader epochs and the snapshots at or below the first segment, and
-    `lone_indexes` are index files without a log.
+    Attributes
+    ----------
+    versions
+        Versions of logs in an object store, otherwise None.
+    irregular
+        The segments as objects, if the columns are not sufficient, as for swap files.
+    start_entries
+        Leader epochs, and snapshots at or below the first segment. None unless listed by pages.
+    lone_indexes
+        Index files without a log. None unless listed by pages.
     """
 
     partition: TopicPartition
@@ -80,33 +86,35 @@ class PartitionSegments:
     sizes_bytes: Longs
     mtimes_ns: Longs
     versions: pa.StringArray | None = None
-    odd: tuple[SegmentFile, ...] = ()
+    irregular: tuple[SegmentFile, ...] = ()
     start_entries: tuple[Entry, ...] | None = None
     lone_indexes: tuple[Entry, ...] | None = None
 
     @classmethod
-    def of(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
+    def from_files(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
         """Convert one or more segments of a partition, in order of base offset."""
         first = segments[0]
-        versions = [each.log_version for each in segments]
+        versions = [segment.log_version for segment in segments]
         plain = cls(
             first.topic_partition,
             first.partition_directory,
-            np.array([each.base_offset for each in segments], np.int64),
-            np.array([each.log_size_bytes for each in segments], np.int64),
-            np.array([each.log_mtime_ns for each in segments], np.int64),
+            np.array([segment.base_offset for segment in segments], np.int64),
+            np.array([segment.log_size_bytes for segment in segments], np.int64),
+            np.array([segment.log_mtime_ns for segment in segments], np.int64),
             pa.array(versions, pa.string()) if any(versions) else None,
         )
-        return plain if plain.files() == list(segments) else replace(plain, odd=tuple(segments))
+        return (
+            plain if plain.files() == list(segments) else replace(plain, irregular=tuple(segments))
+        )
 
     def __len__(self) -> int:
         return len(self.base_offsets)
 
     def files(self) -> list[SegmentFile]:
-        if self.odd:
-            return list(self.odd)
+        if self.irregular:
+            return list(self.irregular)
         topic, partition = self.partition.topic, self.partition.partition
-        last = len(self) - 1
+        last_index = len(self) - 1
         columns = (
             self.base_offsets.tolist(),
             self.sizes_bytes.tolist(),
@@ -121,10 +129,10 @@ class PartitionSegments:
                 os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX)),
                 size_bytes,
                 mtime_ns,
-                number == last,
+                index == last_index,
                 version,
             )
-            for number, (base_offset, size_bytes, mtime_ns, version) in enumerate(
+            for index, (base_offset, size_bytes, mtime_ns, version) in enumerate(
                 zip(*columns, strict=True)
             )
         ]
@@ -134,28 +142,30 @@ class PartitionSegments:
         return int(self.sizes_bytes.sum())
 
     def log_names(self) -> pa.StringArray:
-        if self.odd:
-            return pa.array([os.path.basename(each.log_path) for each in self.odd], pa.string())
+        if self.irregular:
+            return pa.array(
+                [os.path.basename(segment.log_path) for segment in self.irregular], pa.string()
+            )
         digits = pc.utf8_lpad(pa.array(self.base_offsets).cast(pa.string()), OFFSET_DIGITS, "0")
         return pc.binary_join_element_wise(digits, LOG_SUFFIX, "")
 
     def log_paths(self) -> pa.StringArray:
-        if self.odd:
-            return pa.array([each.log_path for each in self.odd], pa.string())
+        if self.irregular:
+            return pa.array([segment.log_path for segment in self.irregular], pa.string())
         folder = os.path.join(self.directory, "")
         return pc.binary_join_element_wise(folder, self.log_names(), "")
 
     def log_versions(self) -> pa.StringArray:
         """Return the versions of the logs; empty strings if the store has none."""
-        if self.odd:
-            return pa.array([each.log_version for each in self.odd], pa.string())
+        if self.irregular:
+            return pa.array([segment.log_version for segment in self.irregular], pa.string())
         return pa.repeat("", len(self)) if self.versions is None else self.versions
 
     def rows(self) -> pa.RecordBatch:
         """Return the segments as rows of `SEGMENT_SCHEMA`."""
         count = len(self)
-        if self.odd:
-            is_last = pa.array([each.is_last for each in self.odd], pa.bool_())
+        if self.irregular:
+            is_last = pa.array([segment.is_last for segment in self.irregular], pa.bool_())
         else:
             is_last = pa.array(np.arange(count) == count - 1)
         columns = [
@@ -176,27 +186,32 @@ class SegmentTable(Sequence[SegmentFile]):
 
     def __init__(self, partitions: Sequence[PartitionSegments]) -> None:
         self.partitions = partitions
-        self._ends = np.cumsum([len(each) for each in partitions], dtype=np.int64)
+        self._row_ends = np.cumsum([len(partition) for partition in partitions], dtype=np.int64)
 
     @classmethod
-    def of(cls, segments: Iterable[SegmentFile]) -> SegmentTable:
+    def from_files(cls, segments: Iterable[SegmentFile]) -> SegmentTable:
         """Convert sorted segments."""
         if isinstance(segments, SegmentTable):
             return segments
         key = attrgetter("topic", "partition")
-        return cls([PartitionSegments.of(list(own)) for _, own in groupby(segments, key=key)])
+        return cls(
+            [
+                PartitionSegments.from_files(list(partition_segments))
+                for _, partition_segments in groupby(segments, key=key)
+            ]
+        )
 
     @property
     def total_bytes(self) -> int:
-        return sum(each.size_bytes for each in self.partitions)
+        return sum(partition.size_bytes for partition in self.partitions)
 
     def __len__(self) -> int:
-        return int(self._ends[-1]) if len(self._ends) else 0
+        return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
     def __iter__(self) -> Iterator[SegmentFile]:
         """Iterate over the segments; creates objects for one partition at a time."""
-        for each in self.partitions:
-            yield from each.files()
+        for partition in self.partitions:
+            yield from partition.files()
 
     @overload
     def __getitem__(self, index: int) -> SegmentFile: ...
@@ -208,8 +223,8 @@ class SegmentTable(Sequence[SegmentFile]):
         number = index + len(self) if index < 0 else index
         if not 0 <= number < len(self):
             raise IndexError(index)
-        row = int(np.searchsorted(self._ends, number, "right"))
-        start = int(self._ends[row - 1]) if row else 0
+        row = int(np.searchsorted(self._row_ends, number, "right"))
+        start = int(self._row_ends[row - 1]) if row else 0
         return self.partitions[row].files()[number - start]
 
 
@@ -232,12 +247,12 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
             if len(name) != _LOG_NAME_LENGTH or not entry.is_file(follow_symlinks=False):
                 return None
             try:
-                found = entry.stat()
+                status = entry.stat()
             except OSError:
                 return None
             names.append(name)
-            sizes.append(found.st_size)
-            times.append(found.st_mtime_ns)
+            sizes.append(status.st_size)
+            times.append(status.st_mtime_ns)
     digits = [name[:OFFSET_DIGITS] for name in names]
     joined = "".join(digits)
     # Numbers of 20 digits can exceed the maximum offset, and are then not offsets.
@@ -254,23 +269,23 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
     )
 
 
-def lost_logs_of(partition: PartitionSegments) -> dict[int, int]:
-    """Run `lost_logs` for the directory of a partition."""
+def list_lost_logs(partition: PartitionSegments) -> dict[int, int]:
+    """Run `find_lost_logs` for the directory of a partition."""
     entries: Iterable[Entry] | None = partition.lone_indexes
     if entries is None:
         entries = scan_directory(partition.directory)
-    return lost_logs(entries, partition.files())
+    return find_lost_logs(entries, partition.files())
 
 
-def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
+def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
     """Return the logs of a partition that were neither deleted nor replaced by a broker.
 
     The key is a base offset, and the value is the offset after the last entry of the index files.
     """
     by_name = {entry.name: entry for entry in entries}
     live = sorted(segments, key=lambda segment: segment.base_offset)
-    bases = [segment.base_offset for segment in live]
-    found: dict[int, int] = {}
+    live_base_offsets = [segment.base_offset for segment in live]
+    end_offsets: dict[int, int] = {}
     for name, entry in sorted(by_name.items()):
         parsed = parse_segment_file(name)
         if parsed is None or parsed.transient or parsed.kind not in INDEX_SUFFIXES:
@@ -280,20 +295,20 @@ def lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict
         logs = (by_name.get(log_name + ending) for ending in _LOG_ENDINGS)
         if any(log is not None and log.file_error() is None for log in logs):
             continue
-        before = bisect(bases, base_offset)
+        live_before = bisect(live_base_offsets, base_offset)
         # A swap file replaces this log, which the broker has deleted or is deleting.
-        if before and live[before - 1].log_path.endswith(SWAP_SUFFIX):
+        if live_before and live[live_before - 1].log_path.endswith(SWAP_SUFFIX):
             continue
-        end = _known_end(entry, base_offset, parsed.kind)
-        if end is not None:
-            found[base_offset] = max(end, found.get(base_offset, 0))
-    return found
+        end_offset = _indexed_end_offset(entry, base_offset, parsed.kind)
+        if end_offset is not None:
+            end_offsets[base_offset] = max(end_offset, end_offsets.get(base_offset, 0))
+    return end_offsets
 
 
-def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
+def _indexed_end_offset(entry: Entry, base_offset: int, suffix: str) -> int | None:
     """Return the offset after the last entry of an index, None if it has no entries.
 
-    Raises `KafkaIndexError` if the disk or the store fails.
+    Raises `KafkaIndexError` if the disk or the store fails, and `ReadError` if the file is removed.
     """
     if entry.file_error() is not None:
         return None
@@ -313,12 +328,12 @@ def _known_end(entry: Entry, base_offset: int, suffix: str) -> int | None:
     if not data.strip(b"\0"):
         # Preallocated and empty.
         return None
-    offsets = _entries(data, dtype)["relative_offset"].astype(np.int64)
+    offsets = _index_entries(data, dtype)["relative_offset"].astype(np.int64)
     is_valid = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
     return base_offset + 1 + (int(offsets[-1]) if is_valid else 0)
 
 
-def _entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
+def _index_entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
     """Return the entries of an index without zero padding."""
     entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     return entries[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
@@ -342,7 +357,7 @@ def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int)
             if is_retriable(error):
                 raise
             continue
-        entries = _entries(data, dtype)
+        entries = _index_entries(data, dtype)
         offsets = segment.base_offset + entries["relative_offset"].astype(np.int64)
         is_ordered = bool((np.diff(offsets) >= 0).all())
         if is_ordered and len(offsets) and first_offset <= offsets[-1] < end_offset:

@@ -29,7 +29,7 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.logdir.segment_table import lost_logs
+from kafka_index.core.logdir.segment_table import find_lost_logs
 from kafka_index.core.records.decompression import shared_budget
 
 
@@ -94,7 +94,7 @@ class GapFinder:
         later: Sequence[SegmentFile],
     ) -> MissingOffsets:
         partition = read.partition
-        root = self._roots.of(read.files.segments[-1].partition_directory)
+        root = self._roots.for_partition(read.files.segments[-1].partition_directory)
         image, policy = cluster.image, None
         is_known = image is not None and image.topic_named(partition.topic) is not None
         if image is not None and is_known:
@@ -116,7 +116,7 @@ class GapFinder:
         directory = files.segments[-1].partition_directory
         if files.is_tiered or store_of(directory).needs_requests:
             return {}
-        return lost_logs(scan_directory(directory), files.segments)
+        return find_lost_logs(scan_directory(directory), files.segments)
 
 
 class MissingInRead:

@@ -35,8 +35,8 @@ from kafka_index.core.format.strings import quote_content
 from kafka_index.core.fs.registry import leads_nowhere, scan_directory
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.metadata_files import is_null_device, read_text
-from kafka_index.core.logdir.partition_files import SegmentFile, list_partition, swapped_range
-from kafka_index.core.logdir.segment_table import lost_logs
+from kafka_index.core.logdir.partition_files import SegmentFile, list_partition, read_swap_range
+from kafka_index.core.logdir.segment_table import find_lost_logs
 from kafka_index.core.startup.prediction import NotPredictedError
 
 _KRAFT_SNAPSHOT = ".checkpoint.deleted"
@@ -80,7 +80,7 @@ class FoundFiles:
     unserved
         Reasons why records are unreadable.
     lost_ends
-        Logs that are missing, as returned by `lost_logs`.
+        Logs that are missing, as returned by `find_lost_logs`.
     """
 
     segments: list[FoundSegment]
@@ -119,7 +119,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
     }
     first = end = 0
     if swapped:
-        found_range = swapped_range(swapped)
+        found_range = read_swap_range(swapped)
         if found_range.doubts:
             raise StartRefusedError(
                 "the end of a swapped log cannot be read",
@@ -165,7 +165,7 @@ def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
         and not name.transient
         and not first <= name.base_offset < end
     )
-    lost_ends = lost_logs(scanned, live)
+    lost_ends = find_lost_logs(scanned, live)
     return FoundFiles(segments, replaced, end, snapshots, tuple(unserved), lost_ends)
 
 

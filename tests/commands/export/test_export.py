@@ -341,7 +341,7 @@ def test_partition_marked_for_deletion_is_skipped_and_reported(tmp_path: Path) -
     write_partition(tmp_path / "dump", {0: batch(0, 3)})
     (tmp_path / "dump" / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     text = export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out")
-    assert "a partition marked for deletion" in text
+    assert "the partition is marked for deletion" in text
 
 
 def test_recreated_topic_is_not_appended_to_the_old_export(tmp_path: Path) -> None:

@@ -286,7 +286,7 @@ def test_skipped_partitions_of_a_search_are_reported(tmp_path: Path) -> None:
     assert "records before the log start offset of 1 partition were not searched" in said
     assert "records of aborted and open transactions were not searched" in said
     assert "skipped 2 entries" in said
-    assert "-delete: a partition marked for deletion" in said
+    assert "-delete: the partition is marked for deletion" in said
     assert summary["counts"]["skipped"] == 2
     _, said, _ = outcome(tmp_path, "--key", "k", "--limit", 1, "--topics", "t.*")
     assert said.splitlines()[-1].startswith("1 record matches; the search stopped at the limit")

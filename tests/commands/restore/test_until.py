@@ -142,7 +142,7 @@ def test_directories_that_are_not_live_are_reported(tmp_path: Path, dump: Path) 
     (dump / "old-0.0123456789abcdef0123456789abcdef-delete").mkdir()
     run = restore(dump, tmp_path / "out")
     assert "skipped 1 entry" in run.done.stdout
-    assert "a partition marked for deletion" in run.done.stdout
+    assert "the partition is marked for deletion" in run.done.stdout
 
 
 def test_relative_time_of_a_resumed_restore_is_that_of_the_first_run(

@@ -248,7 +248,9 @@ def test_cleanup_policy_absent_from_the_metadata_is_unknown(
     topic = cluster_record("TopicRecord", name="app-logs", topicId=uuid_of(7))
     write_log(tmp_path / METADATA_LOG, log_batch(0, topic, *[config] * (policy is not None)))
     cluster = read_cluster([str(tmp_path / METADATA_LOG)], budget=DecompressionBudget(2**24))
-    segments = SegmentTable.of(list_logs([str(data / PARTITION)], None, topics=None).segments)
+    segments = SegmentTable.from_files(
+        list_logs([str(data / PARTITION)], None, topics=None).segments
+    )
 
     (known,) = known_topics(FoundCluster(cluster), segments).values()
 

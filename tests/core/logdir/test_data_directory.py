@@ -57,7 +57,7 @@ def test_malformed_checkpoint_is_empty_with_a_note_unless_required(
     directory = DataDirectory(str(tmp_path))
     assert directory.high_watermark(ORDERS) is None
     with collecting_unread() as unread:
-        noted = directory.checkpoint(HIGH_WATERMARKS).noted_fault()
+        noted = directory.checkpoint(HIGH_WATERMARKS).note_fault()
     assert unread == {str(path): noted}
     with pytest.raises(DamageError, match=message) as caught:
         directory.required_checkpoint(HIGH_WATERMARKS)
@@ -67,7 +67,7 @@ def test_malformed_checkpoint_is_empty_with_a_note_unless_required(
 def test_malformed_log_start_offset_counts_as_absent(tmp_path: Path) -> None:
     (tmp_path / "log-start-offset-checkpoint").write_text("0\n1\norders 0 x\n")
     result = DataDirectory(str(tmp_path)).required_checkpoint("log-start-offset-checkpoint")
-    assert (result.offsets, result.noted_fault()) == ({}, None)
+    assert (result.offsets, result.note_fault()) == ({}, None)
 
 
 def test_checkpoint_that_cannot_be_read_is_rejected(tmp_path: Path) -> None:

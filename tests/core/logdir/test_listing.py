@@ -93,7 +93,7 @@ def test_directory_with_logs_is_a_partition_despite_other_files(tmp_path: Path) 
 
 def test_logs_in_a_directory_without_a_partition_name_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "renamed", name(0))
-    with pytest.raises(InputError, match="is not named like a partition"):
+    with pytest.raises(InputError, match="its name is not that of a partition"):
         listed(tmp_path / "renamed")
 
 
@@ -162,7 +162,7 @@ def test_directory_with_two_partition_names_is_listed_once(tmp_path: Path) -> No
     (tmp_path / "u-0").symlink_to(tmp_path / "t-0")
     listing = listed(tmp_path)
     assert len(listing.segments) == 1
-    assert "the same directory as" in next(iter(reasons(listing).values()))
+    assert "the directory is the same as" in next(iter(reasons(listing).values()))
 
 
 def test_segment_in_two_directories_is_rejected_with_both_paths(tmp_path: Path) -> None:
@@ -240,10 +240,10 @@ def test_logs_that_are_not_live_are_skipped_with_a_reason(tmp_path: Path) -> Non
     listing = listed(tmp_path)
     assert offsets(listing) == [0]
     assert reasons(listing) == {
-        "5.log": "its name is not a 20-digit offset",
-        "99999999999999999999.log": "its name is not a 20-digit offset",
-        name(7, ".log.deleted"): "marked for deletion",
-        name(9, ".log.cleaned"): "an unfinished compaction or split",
+        "5.log": "the file name is not a 20-digit offset",
+        "99999999999999999999.log": "the file name is not a 20-digit offset",
+        name(7, ".log.deleted"): "the file is marked for deletion",
+        name(9, ".log.cleaned"): "the file belongs to an unfinished compaction or split",
         name(11): "not a file",
         name(12): "a broken link",
     }
@@ -294,7 +294,7 @@ def test_damaged_swap_file_ends_at_the_reported_damage(tmp_path: Path) -> None:
     put(tmp_path / "t-0", name(0, ".log.swap"), data=batch(0, 5) + bytes(100))
     listing = listed(tmp_path)
     assert offsets(listing) == [0, 6]
-    assert "doubtful, it is damaged at byte 61 (a batch of length 0)" in reasons(listing)[name(5)]
+    assert "the batch at byte 61 has the invalid length 0" in reasons(listing)[name(5)]
 
 
 @pytest.mark.parametrize("cleaned", [".log.cleaned", ".timeindex.cleaned"])
@@ -324,5 +324,5 @@ def test_swap_index_files_without_their_log_are_reported(tmp_path: Path) -> None
     put(tmp_path / "t-0", name(9, ".log.swap"), name(9, ".index.swap"))
     result = reasons(listed(tmp_path))
     assert "already has its final name" in result[name(0, ".index.swap")]
-    assert result[name(5, ".timeindex.swap")] == "a swapped index without a log"
+    assert result[name(5, ".timeindex.swap")] == "the swapped index has no log"
     assert name(9, ".index.swap") not in result

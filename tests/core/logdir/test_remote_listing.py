@@ -236,7 +236,7 @@ def test_segment_table_iterates_over_its_segments(tmp_path: Path) -> None:
     assert [table[number] for number in range(-6, 6)] == files + files
     assert table[1:4] == files[1:4]
     assert table.total_bytes == 12
-    again = SegmentTable.of(files)
+    again = SegmentTable.from_files(files)
     assert list(again) == files
     assert [partition.partition for partition in again.partitions] == [
         partition.partition for partition in partitions

@@ -130,13 +130,13 @@ IDENTITIES = {
     "version=1\nnode.id=1\n": "cluster.id is missing",
     "version=0\nbroker.id=1\n": "cluster.id is missing",
     "version=1\ncluster.id=c\n": "node.id is missing",
-    "version=1\ncluster.id=c\nnode.id=x\n": "node.id cannot be read",
+    "version=1\ncluster.id=c\nnode.id=x\n": "node.id has an invalid value",
     # A broker does not strip blanks there.
-    "version=1\ncluster.id=c\nnode.id=1 \n": "node.id cannot be read",
+    "version=1\ncluster.id=c\nnode.id=1 \n": "node.id has an invalid value",
     "version=1\ncluster.id=c\nnode.id=-1\n": "node.id is -1",
-    "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n": "directory.id cannot be read",
+    "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=x\n": "directory.id has an invalid value",
     "version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAABw\n": "is reserved",
-    "version=2\ncluster.id=c\nnode.id=1\n": "version cannot be read",
+    "version=2\ncluster.id=c\nnode.id=1\n": "version has an invalid value",
 }
 
 

@@ -70,7 +70,7 @@ from kafka_index.core.log.scan.file_records import (
     open_log,
     search_for_offsets,
 )
-from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
+from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.records.batch_table import ScanStop
 
 # With fewer queries per batch, grouping them costs more than it saves.
@@ -171,7 +171,7 @@ class LogSegment(Closeable):
         segment = SegmentFile(
             partition.topic,
             partition.partition,
-            base_offset_of(log_path),
+            parse_base_offset(log_path),
             log_path,
             info.size_bytes,
             info.mtime_ns,

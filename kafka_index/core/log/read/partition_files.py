@@ -111,7 +111,7 @@ class CheckpointReader:
             is_stable=self._is_stable,
             cleaned_to=0
             if directory is None
-            else self._directories.of(directory).cleaned_to(partition) or 0,
+            else self._directories.for_partition(directory).cleaned_to(partition) or 0,
         )
 
     def read_all(
@@ -142,7 +142,7 @@ class CheckpointReader:
         Source: LogLoader.load.
         """
         directory = first.partition_directory
-        checkpointed = self._directories.of(directory).log_start_offset(partition)
+        checkpointed = self._directories.for_partition(directory).log_start_offset(partition)
         if checkpointed is not None and checkpointed < first.base_offset:
             # Brokers checkpoint the log start of a local-only partition only above its first
             # segment.
@@ -168,7 +168,7 @@ class CheckpointReader:
                 path=first.log_path,
                 hint="omit --upper-bound, or give the log directory too",
             )
-        data_directory = self._directories.of(directory)
+        data_directory = self._directories.for_partition(directory)
         if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).exists:
             raise InputError(
                 f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",

@@ -374,7 +374,7 @@ class UnchangedPartitions:
         settings, partition = self._settings, segments.partition
 
         def beside() -> tuple[Sequence[Entry], int | None]:
-            root = self._roots.of(segments.directory)
+            root = self._roots.for_partition(segments.directory)
             return scan_directory(segments.directory), root.log_start_offset(partition)
 
         try:

@@ -42,7 +42,7 @@ from kafka_index.core.log.scan.scanner import (
     entry_length,
     only_zeros,
 )
-from kafka_index.core.logdir.partition_files import SegmentFile, base_offset_of
+from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.records.batch_table import (
     BATCH_SCHEMA,
     BatchColumns,
@@ -77,7 +77,7 @@ class LogFileSource:
         self._start_bytes = start_bytes
         self._verify_crc = verify_crc
         self._recovers = recovers
-        self._base_offset = base_offset_of(self.path) if listed is None else listed.base_offset
+        self._base_offset = parse_base_offset(self.path) if listed is None else listed.base_offset
         self._listed = listed
         self.log_size_bytes = 0
         self.stop: ScanStop | None = None
@@ -283,7 +283,7 @@ class read_batches:  # noqa: N801, because it is used as a function that can be 
     def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
         refuse_other_types(verify_crc=(verify_crc, bool))
         self._source = LogFileSource(path_of(path, "path"), verify_crc=verify_crc, recovers=False)
-        self._base_offset = base_offset_of(self._source.path)
+        self._base_offset = parse_base_offset(self._source.path)
         directory = os.path.basename(os.path.dirname(os.path.abspath(self._source.path)))
         self._partition = parse_partition_directory(directory) or TopicPartition("", -1)
         self.overlap: ScanStop | None = None
