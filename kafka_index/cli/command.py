@@ -248,6 +248,7 @@ class SparkEngine:
 
     master: str | None = None
     on_spark = True
+    threads = None
 
     @contextmanager
     def start(

@@ -510,6 +510,7 @@ class _SessionEngine:
 
     session: SparkSession
     on_spark = True
+    threads = None
 
     @contextmanager
     def start(

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import date, datetime
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -29,7 +30,7 @@ from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 
 try:
     from deltalake import DeltaTable, Schema, TableFeatures
-    from deltalake.exceptions import CommitFailedError
+    from deltalake.exceptions import CommitFailedError, DeltaProtocolError, SchemaMismatchError
     from deltalake.transaction import AddAction, CommitProperties, RemoveAction, Transaction
 except ImportError as error:
     raise InputError(
@@ -53,6 +54,11 @@ _CONSTRAINT, _MAPPING = "delta.constraints.", "delta.columnMapping.mode"
 _COLUMN_RULES = ("delta.invariants", "delta.generationExpression")
 #: Longer strings are not in the statistics of a file.
 _MAX_TEXT = 32
+_deltalake_errors = partial(
+    table_errors,
+    conflicts=(CommitFailedError,),
+    permanent=(DeltaProtocolError, SchemaMismatchError),
+)
 
 
 class DeltaLake(Lake):
@@ -82,7 +88,7 @@ class _DeltaTable(LakeTable):
 
     def create(self) -> None:
         """Create the table unless it exists."""
-        with table_errors("create the table", self.name):
+        with _deltalake_errors("create the table", self.name):
             options = _storage_options(self.name)
             if DeltaTable.is_deltatable(self.name, options):
                 return
@@ -99,7 +105,7 @@ class _DeltaTable(LakeTable):
             )
 
     def load(self) -> None:
-        with table_errors("load the table", self.name):
+        with _deltalake_errors("load the table", self.name):
             self._table = DeltaTable(self.name, storage_options=_storage_options(self.name))
 
     def check(self) -> None:
@@ -119,7 +125,7 @@ class _DeltaTable(LakeTable):
         self._refuse_rules()
         if self._is_latest:
             self._refuse_fixed_rows()
-        with table_errors("add columns to the table", self.name):
+        with _deltalake_errors("add columns to the table", self.name):
             wanted = Schema.from_arrow(self._schema)
             columns = {each.name: each for each in self._loaded.schema().fields}
             new = [each for each in wanted.fields if columns.get(each.name) != each]
@@ -167,13 +173,13 @@ class _DeltaTable(LakeTable):
             )
 
     def version(self, key: str) -> int | None:
-        with table_errors("read the table", self.name):
+        with _deltalake_errors("read the table", self.name):
             return self._loaded.transaction_version(key)
 
     def has_rows(self, partitions: Collection[int]) -> bool:
         if not partitions:
             return False
-        with table_errors("read the table", self.name):
+        with _deltalake_errors("read the table", self.name):
             return any(has_rows_of(file, partitions) for file in self._files_near(partitions))
 
     def rewritten_schema(self) -> pa.Schema:
@@ -203,7 +209,7 @@ class _DeltaTable(LakeTable):
         ]
 
     def commit(self, change: TableChange) -> None:
-        with table_errors("commit to the table", self.name, (CommitFailedError,)):
+        with _deltalake_errors("commit to the table", self.name):
             files = {self._path(file): file for file in self._files()} if change.removed else {}
             self._loaded.create_write_transaction(
                 [
@@ -248,7 +254,7 @@ class _DeltaTable(LakeTable):
 
     def _files(self) -> list[dict[str, Any]]:
         """Return the files of the loaded table, with their statistics."""
-        with table_errors("read the table", self.name):
+        with _deltalake_errors("read the table", self.name):
             files: list[dict[str, Any]] = pa.table(
                 self._loaded.get_add_actions(flatten=True)
             ).to_pylist()

@@ -79,7 +79,8 @@ def export(
             decode = decode_options(request, {one.topic for one in listed.files}, request.inputs)
             if decode is not None and settings.format.is_table:
                 # A table is created before its first file is written.
-                settings = replace(settings, types=types_of_logs(listed.files, settings, decode))
+                types = types_of_logs(listed.files, settings, decode, engine.threads)
+                settings = replace(settings, types=types)
         with target:
             tables.open(listed.files, settings)
             plan = plan_export(

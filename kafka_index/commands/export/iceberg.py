@@ -27,10 +27,14 @@ from kafka_index.core.fs.registry import storage_options, store_of
 try:
     from pyiceberg.catalog import Catalog, infer_catalog_type, load_catalog
     from pyiceberg.exceptions import (
+        BadRequestError,
         CommitFailedException,
         CommitStateUnknownException,
         NoSuchNamespaceError,
         NotInstalledError,
+        ResolveError,
+        ValidationError,
+        ValidationException,
     )
     from pyiceberg.expressions import AlwaysTrue
     from pyiceberg.io import FileIO
@@ -56,7 +60,9 @@ _S3_PROPERTIES = {
     "secret_access_key": "s3.secret-access-key",
     "session_token": "s3.session-token",
 }
-_CONFLICTS = (CommitFailedException, CommitStateUnknownException)
+#: The last one is raised if files that a commit replaces were removed concurrently.
+_CONFLICTS = (CommitFailedException, CommitStateUnknownException, ValidationException)
+_PERMANENT = (BadRequestError, ResolveError, ValidationError)
 
 
 @contextmanager
@@ -66,7 +72,10 @@ def _calls(action: str, name: str) -> Iterator[None]:
     level = logger.level
     logger.setLevel(logging.ERROR)
     try:
-        with warnings.catch_warnings(), table_errors(action, name, _CONFLICTS):
+        with (
+            warnings.catch_warnings(),
+            table_errors(action, name, conflicts=_CONFLICTS, permanent=_PERMANENT),
+        ):
             warnings.simplefilter("ignore")
             yield
     finally:

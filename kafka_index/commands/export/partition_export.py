@@ -28,6 +28,7 @@ from kafka_index.commands.export.export_state import (
 )
 from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionReport, SplitResult
 from kafka_index.commands.export.settings import STAGED_ENDING
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.registry import directory_exists, scan_directory, store_of
 from kafka_index.core.job.result import MissingOffsets
@@ -90,7 +91,8 @@ class PartitionExport:
 
     `state` is the current state; a failed partition may have none. `works` are in order of offsets,
     and the offsets from `begin_offset` on are new. `failure` is the reason why the export failed or
-    is incomplete, and `is_retriable` if the environment is at fault. `loss` is data that the log
+    is incomplete. `is_retriable`: the environment is at fault. `is_rejected`: its table or its data
+    files cannot be used. `loss` is data that the log
     has lost since the last export, if the export continues. With an `exchange`, data files are
     staged, and replace others once all are complete. `read` has the offsets to export, and
     `missing` the offsets among them that no log has. `end_damage` is damage at the end of the log,
@@ -104,6 +106,7 @@ class PartitionExport:
     begin_offset: int | None = None
     failure: LeftOut | None = None
     is_retriable: bool = False
+    is_rejected: bool = False
     loss: LeftOut | None = None
     exchange: Exchange | None = None
     read: ReadPartition | None = None
@@ -111,6 +114,15 @@ class PartitionExport:
     end_damage: LeftOut | None = None
     _results: dict[int, SplitResult] = field(default_factory=dict)
     _done: int = 0
+
+    def add_commit_error(self, error: KafkaIndexError) -> None:
+        """Report an error of the commit to the table, unless the export failed before."""
+        if self.failure is None:
+            self.failure = LeftOut.of(error)
+        if is_retriable(error):
+            self.is_retriable = True
+        else:
+            self.is_rejected |= isinstance(error, InputError)
 
     def begin(self) -> None:
         """Write the first state of a partition."""
@@ -194,6 +206,7 @@ class PartitionExport:
             self.missing,
             shorter is not None,
             _sum_counts(done),
+            self.is_rejected,
         )
 
     @property

@@ -94,6 +94,7 @@ class PartitionReport:
     range, or the failure. `is_retriable`: the environment is at fault for a failure.
     `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
     replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
+    `is_rejected`: the files were not committed, because the table or the files cannot be used.
     """
 
     topic: str
@@ -112,6 +113,7 @@ class PartitionReport:
     missing_offsets: MissingOffsets = field(default_factory=MissingOffsets)
     is_shorter: bool = False
     decode_counts: Mapping[str, int] = field(default_factory=dict)
+    is_rejected: bool = False
 
     @property
     def decode_errors(self) -> int:
@@ -252,7 +254,9 @@ class ExportResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for partitions that are damaged or failed, the environment for failed reads."""
+        """Usage for rejected tables or files, environment for failed reads, else damage."""
+        if any(row.is_rejected for row in self.partitions):
+            return RunOutcome.USAGE
         bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
         faults = (
             row.is_retriable for row in self.partitions if row.status in bad or row.is_shorter

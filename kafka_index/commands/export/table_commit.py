@@ -43,7 +43,6 @@ from kafka_index.commands.export.partition_export import (
 )
 from kafka_index.commands.export.replaced_rows import RowRange, TableFile, replace_rows
 from kafka_index.commands.export.request import ExportFormat, ExportRequest, History
-from kafka_index.commands.export.result import LeftOut
 from kafka_index.commands.export.settings import PARTITION_FOLDER, ExportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError, plural
 from kafka_index.core.format.integers import INT64_MAX
@@ -57,9 +56,11 @@ _OUTPUT_ID = ".kafka-index-tables.json"
 _CONFLICTS, _FAILURES = 30, 3
 _MAX_WAIT_SECONDS = 3.0
 #: The maximum length of a message of another library.
-_TEXT = 300
+_MAX_DETAIL_LENGTH = 300
 #: Errors of this code rather than of a catalog or a store.
 _INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
+#: Errors that are about the content of a table, and would occur again.
+_PERMANENT = (ValueError, ArithmeticError, LookupError, NotImplementedError, pa.ArrowException)
 
 
 class CommitConflictError(PublishError):
@@ -138,19 +139,36 @@ class Lake(ABC):
 
 @contextmanager
 def table_errors(
-    action: str, name: str, conflicts: tuple[type[Exception], ...] = ()
+    action: str,
+    name: str,
+    *,
+    conflicts: tuple[type[Exception], ...] = (),
+    permanent: tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
-    """Raise the errors of a library as `PublishError`, or as `CommitConflictError`."""
+    """Convert the errors of a library to errors of this package.
+
+    `conflicts` become `CommitConflictError`. Errors that would occur again, such as an error of a
+    type or schema, become `InputError`: `permanent` are the library's own ones. All others are
+    errors of a catalog or a store, and become `PublishError`.
+    """
     try:
         yield
-    except (KafkaIndexError, *_INTERNAL):
+    except KafkaIndexError:
         raise
     except Exception as error:
-        kind = CommitConflictError if isinstance(error, conflicts) else PublishError
-        # The answer of a store is not shown: it may contain a signature.
-        text = next(iter(str(error).strip().splitlines()), "").partition("<")[0]
-        text = hide_passwords(text)[:_TEXT]
-        raise kind(f"cannot {action}: {type(error).__name__}: {text}", path=name) from error
+        if isinstance(error, _INTERNAL) and not isinstance(error, pa.ArrowException):
+            raise
+        # The response of a store is not shown: it may contain a signature.
+        detail = next(iter(str(error).strip().splitlines()), "").partition("<")[0]
+        detail = hide_passwords(detail)[:_MAX_DETAIL_LENGTH]
+        message = f"cannot {action}: {type(error).__name__}: {detail}"
+        if isinstance(error, conflicts):
+            raise CommitConflictError(message, path=name) from error
+        # Errors of a connection are `ValueError` as well, if a response is not JSON.
+        is_environment = isinstance(error, OSError | MemoryError)
+        if isinstance(error, (*_PERMANENT, *permanent)) and not is_environment:
+            raise InputError(message, path=name) from error
+        raise PublishError(message, path=name) from error
 
 
 @dataclass(slots=True)
@@ -209,21 +227,26 @@ class Tables:
             _refuse_other_rows(table, new)
 
     def commit(self, partitions: Sequence[PartitionExport]) -> None:
-        """Commit complete files; a failure is reported for all partitions of the topic."""
-        of_topic: dict[str, list[PartitionExport]] = defaultdict(list)
-        for one in partitions:
-            of_topic[one.partition.topic].append(one)
+        """Commit the complete files of each topic.
+
+        An error of a topic is reported for its partitions; the other topics are committed.
+        """
+        exports_by_topic: dict[str, list[PartitionExport]] = defaultdict(list)
+        for export in partitions:
+            exports_by_topic[export.partition.topic].append(export)
         changes = []
         for topic, table in self._tables.items():
+            exports = exports_by_topic[topic]
             try:
-                changes += self._commit_topic(table, [one.partition for one in of_topic[topic]])
-            except PublishError as error:
-                for one in of_topic[topic]:
-                    if one.failure is None:
-                        one.failure, one.is_retriable = LeftOut.of(error), True
+                changes += self._commit_topic(table, [export.partition for export in exports])
+            except KafkaIndexError as error:
+                if all(export.failure is not None for export in exports):
+                    self.notes.append(str(error))
+                for export in exports:
+                    export.add_commit_error(error)
         if changes:
-            files = plural(sum(len(one.added) for one in changes), "file")
-            removed = sum(len(one.removed) for one in changes)
+            files = plural(sum(len(change.added) for change in changes), "file")
+            removed = sum(len(change.removed) for change in changes)
             also = f", {plural(removed, 'file')} replaced" if removed else ""
             self.notes.append(f"{files} committed to {plural(len(changes), 'table')}{also}")
 
@@ -236,6 +259,7 @@ class Tables:
         topic = partitions[0].topic
         folder = settings.table_folder(topic)
         exports = [_CompleteFiles.read(one, self._key(one), settings) for one in partitions]
+        merge = _RowMerge(settings.of_topic(topic), folder)
         conflicts = failures = 0
         while True:
             table.load()
@@ -244,7 +268,7 @@ class Tables:
             if new is None:
                 return []
             try:
-                change = _table_change(table, new, settings.of_topic(topic), folder)
+                change = merge.table_change(table, new)
                 table.commit(change)
             except CommitConflictError as error:
                 conflicts += 1
@@ -434,23 +458,36 @@ def _new_files(
     return _NewFiles(tuple(paths), tuple(replaced), versions, tuple(partitions))
 
 
-def _table_change(
-    table: LakeTable, new: _NewFiles, settings: ExportSettings, folder: str
-) -> TableChange:
-    """Return the transaction that adds new files to a table, or merges them into its files."""
-    if not (new.replaced or settings.is_latest):
-        return TableChange((), new.paths, new.versions)
-    with table_errors("replace rows of the table", table.name):
-        removed, rewritten = replace_rows(
-            table.files_with(new.partitions),
-            new.replaced,
-            new.paths if settings.is_latest else (),
-            table.rewritten_schema(),
-            settings,
-            folder,
-        )
-    added = rewritten if settings.is_latest else [*new.paths, *rewritten]
-    return TableChange(tuple(removed), tuple(added), new.versions)
+@dataclass(slots=True)
+class _RowMerge:
+    """Merges new files into the files of a table.
+
+    If another writer's commit did not change those files, the next attempt reuses the written ones.
+    """
+
+    settings: ExportSettings
+    folder: str
+    _input: tuple[object, ...] | None = None
+    _removed: Sequence[str] = ()
+    _rewritten: Sequence[str] = ()
+
+    def table_change(self, table: LakeTable, new: _NewFiles) -> TableChange:
+        """Return the transaction that adds new files to a table, or merges them into its files."""
+        is_latest = self.settings.is_latest
+        if not (new.replaced or is_latest):
+            return TableChange((), new.paths, new.versions)
+        with table_errors("replace rows of the table", table.name):
+            files = table.files_with(new.partitions)
+            schema = table.rewritten_schema()
+            merge_input = (files, schema, new.replaced, new.paths)
+            if merge_input != self._input:
+                history_files = new.paths if is_latest else ()
+                self._removed, self._rewritten = replace_rows(
+                    files, new.replaced, history_files, schema, self.settings, self.folder
+                )
+                self._input = merge_input
+        added = self._rewritten if is_latest else [*new.paths, *self._rewritten]
+        return TableChange(tuple(self._removed), tuple(added), new.versions)
 
 
 def _is_new(file: DataFileInfo, progress: _Progress) -> bool:

@@ -223,9 +223,9 @@ def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
             array = pc.if_else(outside, pa.scalar(None, array.type), array)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if _have_same_members(array.type, kind):
-        return array.cast(kind, safe=False)
-    return _with_members(array, kind)
+    if _kind(array.type) == _kind(kind) and not _have_same_members(array.type, kind):
+        return _with_members(array, kind)
+    return array.cast(kind, safe=False)
 
 
 def _have_same_members(own: pa.DataType, kind: pa.DataType) -> bool:

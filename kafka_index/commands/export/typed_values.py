@@ -81,7 +81,10 @@ def find_types(
 
 
 def types_of_logs(
-    files: Sequence[PartitionFiles], settings: ExportSettings, decode: DecodeOptions
+    files: Sequence[PartitionFiles],
+    settings: ExportSettings,
+    decode: DecodeOptions,
+    threads: int | None,
 ) -> dict[str, TypedColumns]:
     """Return the typed columns of each topic, based on all of its records.
 
@@ -89,7 +92,7 @@ def types_of_logs(
     """
     read = replace(settings.read, columns=("offset",))
     plan = plan_partitions(files, settings=read, max_split_bytes=SEARCHED_SPLIT_BYTES)
-    found = find_writers(plan.splits, read, decode)
+    found = find_writers(plan.splits, read, decode, threads=threads)
     topics = sorted({one.topic for one in files})
     types = {topic: _topic_columns(topic, found, decode, settings) for topic in topics}
     check_mapping(decode, types)

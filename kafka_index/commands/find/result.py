@@ -153,6 +153,7 @@ def find(
                 keeps_raw=is_printed,
                 # A condition may not be met by the first records.
                 limit=request.limit if request.where is None else None,
+                threads=engine.threads,
             )
             if request.where is not None:
                 plan = typed_records.with_condition(plan, request.decode, request.where)

@@ -546,7 +546,7 @@ def rewrite(
     Raises `InputError` if the rewrite is rejected, for example because no record matches.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
-        job = RewriteJob.prepare(request)
+        job = RewriteJob.prepare(request, engine.threads)
         result = job.run(engine, listener or SILENT)
     found = replace(
         result,
@@ -559,7 +559,7 @@ def rewrite(
     return replace(found, next_command=f"kafka-index verify --input {' '.join(request.folders)}")
 
 
-def _decoded_selection(request: RewriteRequest, text: str) -> Selection:
+def _decoded_selection(request: RewriteRequest, text: str, threads: int | None) -> Selection:
     """Return the selection of a condition over decoded keys or values."""
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query import typed_records  # noqa: PLC0415
@@ -570,7 +570,7 @@ def _decoded_selection(request: RewriteRequest, text: str) -> Selection:
     plan = plan_read(
         request.inputs, topics=request.topics, settings=settings, tiered=request.tiered
     )
-    found = typed_records.topic_conditions(text, plan.splits, settings, request)
+    found = typed_records.topic_conditions(text, plan.splits, settings, request, threads=threads)
     return Selection(condition=found.condition, decoded=found)
 
 
@@ -585,10 +585,10 @@ class RewriteJob:
     cluster: FoundCluster
 
     @classmethod
-    def prepare(cls, request: RewriteRequest) -> Self:
-        """List the input, and read its cluster."""
+    def prepare(cls, request: RewriteRequest, threads: int | None = None) -> Self:
+        """List the input, and read its cluster; decoded conditions are prepared on threads."""
         if request.decode is not None and request.drop_where is not None:
-            selection = _decoded_selection(request, request.drop_where)
+            selection = _decoded_selection(request, request.drop_where, threads)
         elif request.drop_where is not None:
             selection = Selection(condition=Condition.parse(request.drop_where))
         else:

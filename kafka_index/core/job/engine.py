@@ -170,6 +170,10 @@ class Engine(Protocol):
     def on_spark(self) -> bool:
         """Whether tasks run on Spark rather than on threads of this process."""
 
+    @property
+    def threads(self) -> int | None:
+        """The number of threads of this process, if the user has chosen it."""
+
     def start(
         self,
         command: str,

@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, Protocol, Self, TypeVar
 
 import pyarrow as pa
 
-from kafka_index.core.errors import CorruptLogError, DamageError, ReadError, plural, printable
+from kafka_index.core.errors import (
+    CorruptLogError,
+    DamageError,
+    InputError,
+    ReadError,
+    plural,
+    printable,
+)
 
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
@@ -63,6 +70,8 @@ class RunOutcome(StrEnum):
     DAMAGE = "damage"
     #: Permission, disk, memory or network failed; repeating the same call may succeed.
     ENVIRONMENT = "environment"
+    #: An input, an output or a setting was rejected.
+    USAGE = "usage"
 
     @classmethod
     def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
@@ -77,7 +86,12 @@ class RunOutcome(StrEnum):
     @property
     def exit_code(self) -> int:
         """The exit code of the command."""
-        return {RunOutcome.DONE: 0, RunOutcome.DAMAGE: 1, RunOutcome.ENVIRONMENT: 3}[self]
+        return {
+            RunOutcome.DONE: 0,
+            RunOutcome.DAMAGE: 1,
+            RunOutcome.USAGE: 2,
+            RunOutcome.ENVIRONMENT: 3,
+        }[self]
 
 
 @dataclass(frozen=True, slots=True)
@@ -471,11 +485,15 @@ class Result(ABC):
             The data has errors.
         ReadError
             The environment failed; repeating the same call may succeed.
+        InputError
+            An input, an output or a setting was rejected.
         """
         if self.outcome is RunOutcome.DAMAGE:
             raise DamageError(f"{self.command}: {self._verdict()}")
         if self.outcome is RunOutcome.ENVIRONMENT:
             raise ReadError(f"{self.command}: {self._verdict()}", hint="make the same call again")
+        if self.outcome is RunOutcome.USAGE:
+            raise InputError(f"{self.command}: {self._verdict()}")
 
     def _shown(self) -> pa.Table:
         """Return the rows to print first, by default all rows."""

@@ -208,16 +208,18 @@ def find_writers(
     options: DecodeOptions,
     *,
     limit: int | None = None,
+    threads: int | None = None,
 ) -> TopicCounts:
-    """Return the schemas that the records of splits were written with; uses threads.
+    """Return the schemas that the records of splits were written with.
 
-    With a limit, only so many of the first records of each partition are read.
+    With a limit, only so many of the first records of each partition are read. Otherwise splits are
+    read on threads, by default one per core.
     """
     if limit is not None or len(splits) < 2:
         return _find_writers(splits, settings, options, limit)
     found: TopicCounts = defaultdict(PartCounts)
     inputs = sorted({name for split in splits for name in split.directories})
-    with ThreadEngine().start("schemas", inputs=inputs) as workers:
+    with ThreadEngine(threads).start("schemas", inputs=inputs) as workers:
         for counts in workers.run(
             splits,
             lambda split, _: _find_writers([split], settings, options, None),
@@ -319,6 +321,7 @@ def with_types(
     *,
     keeps_raw: bool = False,
     limit: int | None = None,
+    threads: int | None = None,
 ) -> ReadPlan:
     """Return the plan of a read with decoded columns; all topics are read as one table.
 
@@ -328,7 +331,7 @@ def with_types(
     options = decode_options(request, topics, request.inputs)
     if options is None:
         return plan
-    found = find_writers(plan.splits, plan.settings, options, limit=limit)
+    found = find_writers(plan.splits, plan.settings, options, limit=limit, threads=threads)
     typed = typed_columns(topics, found, options, names, keeps_raw=keeps_raw)
     check_mapping(options, {", ".join(topics): typed})
     return replace(plan, settings=replace(plan.settings, typed=typed))
@@ -447,7 +450,12 @@ class TopicMatcher:
 
 
 def topic_conditions(
-    text: str, splits: Sequence[RecordSplit], settings: ReadSettings, request: _InputRequest
+    text: str,
+    splits: Sequence[RecordSplit],
+    settings: ReadSettings,
+    request: _InputRequest,
+    *,
+    threads: int | None = None,
 ) -> TopicConditions:
     """Return a condition over the records of splits, of all their topics.
 
@@ -458,7 +466,7 @@ def topic_conditions(
     columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
     condition = Condition.of_decoded(text, columns)
     names = (*condition.members, *CONDITION_COLUMNS)
-    found = find_writers(splits, settings, options)
+    found = find_writers(splits, settings, options, threads=threads)
     types: dict[str, TypedColumns] = {}
     identity = []
     for topic in sorted(_topics(splits)):

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import random
 import shutil
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from deltalake.exceptions import CommitFailedError, DeltaError, SchemaMismatchError
+from requests.exceptions import JSONDecodeError
 
 import kafka_index
+from kafka_index.commands.export.replaced_rows import TableFile, replace_rows
 from kafka_index.commands.export.request import ExportFormat, ExportRequest, History
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import (
@@ -21,8 +27,9 @@ from kafka_index.commands.export.table_commit import (
     LakeTable,
     TableChange,
     Tables,
+    table_errors,
 )
-from kafka_index.core.errors import PublishError
+from kafka_index.core.errors import InputError, PublishError, is_retriable
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.query.records import list_partitions
 from tests.support.campaign import sample_size
@@ -174,8 +181,8 @@ def test_data_file_removed_before_its_commit_ends_the_run(
     moved = new.rename(lake.output.parent / new.name)
     result = run_here("export", "--input", complete_files, *lake.options)
     assert result.returncode == 2, result.stderr
-    assert f"{folder}: data files were removed before they were committed" in result.stderr
-    assert "(expected 1 data file from offset 500 on, found 0)" in result.stderr
+    assert f"{folder}: data files were removed before they were committed" in result.stdout
+    assert "(expected 1 data file from offset 500 on, found 0)" in result.stdout
     assert lake.values("topic") == before
     # What was committed may be compacted and removed by other tools.
     moved.rename(new)
@@ -196,7 +203,81 @@ def test_recreated_table_without_its_data_files_is_rejected(
     min(lake.folder_of(0).glob("*.parquet")).unlink()
     result = run_here("export", "--input", complete_files, *lake.options)
     assert result.returncode == 2, result.stderr
-    assert "(expected 2 data files from offset 0 on, found 1)" in result.stderr
+    assert "(expected 2 data files from offset 0 on, found 1)" in result.stdout
+
+
+@pytest.mark.parametrize("is_damaged", [False, True], ids=["intact", "damaged"])
+def test_rejected_topic_does_not_prevent_the_commit_of_other_topics(
+    complete_files: Path, lake: ExportedLake, tmp_path: Path, *, is_damaged: bool
+) -> None:
+    before = lake.values("topic")
+    for number in (0, 1):
+        max(lake.folder_of(number).glob("*.parquet")).unlink()
+    if is_damaged:
+        shutil.rmtree(complete_files)
+        write(complete_files, log_of(range(100)))
+    write_partition(complete_files, {0: log_of(range(50))}, "zebra-0")
+    report = tmp_path / "report.json"
+    result = run_here("export", "--input", complete_files, *lake.options, "--report", report)
+    assert result.returncode == 2, result.stderr
+    assert "data files were removed before they were committed" in result.stdout
+    rows = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [(row["topic"], row["status"]) for row in rows] == [
+        ("topic", "failed"),
+        ("topic", "failed"),
+        ("zebra", "exported"),
+    ]
+    assert lake.values("topic") == before
+    assert len(lake.values("zebra")) == len({offset for offset, _ in lake.values("zebra")}) > 0
+
+
+@pytest.mark.parametrize("lake", [(form, History.LATEST) for form in FORMATS], indirect=True)
+def test_type_error_in_a_merge_is_not_retried(
+    complete_files: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another tool has written a file with other types than those of the table."""
+    for path in lake.files("topic"):
+        rows = pq.read_table(path)
+        number = rows.schema.get_field_index("value")
+        lists = pa.array([[1]] * len(rows), pa.list_(pa.int64()))
+        pq.write_table(rows.set_column(number, "value", lists), path)
+    merges = count_merges(monkeypatch)
+    result = run_here("export", "--input", complete_files, *lake.options)
+    assert result.returncode == 2, result.stdout + result.stderr
+    assert "cannot replace rows of the table: ArrowNotImplementedError" in result.stdout
+    assert len(merges) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (pa.ArrowInvalid("no such type"), InputError),
+        (pa.ArrowTypeError("not a string"), InputError),
+        (SchemaMismatchError("no such column"), InputError),
+        (KeyError("id"), InputError),
+        (OSError("connection reset"), PublishError),
+        (FileNotFoundError("gone"), PublishError),
+        (JSONDecodeError("no JSON", "<html>", 0), PublishError),
+        (pa.ArrowMemoryError("out of memory"), PublishError),
+        (DeltaError("no answer"), PublishError),
+        (CommitFailedError("version 3 exists"), CommitConflictError),
+        (TypeError("not callable"), TypeError),
+        (PublishError("disk full"), PublishError),
+    ],
+    ids=lambda case: type(case).__name__ if isinstance(case, Exception) else case.__name__,
+)
+def test_only_conflicts_and_environment_errors_of_libraries_are_retriable(
+    error: Exception, expected: type[Exception]
+) -> None:
+    with (
+        pytest.raises(expected) as caught,
+        table_errors(
+            "commit", "lake", conflicts=(CommitFailedError,), permanent=(SchemaMismatchError,)
+        ),
+    ):
+        raise error
+    assert type(caught.value) is expected
+    assert is_retriable(caught.value) is issubclass(expected, PublishError)
 
 
 @pytest.fixture
@@ -233,6 +314,18 @@ def on_commit(
             action(table, change, own)  # type: ignore[arg-type]
 
         table.commit = first  # type: ignore[method-assign]
+
+
+def count_merges(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Return a list to which each merge of rows adds its table files."""
+    merges: list[object] = []
+
+    def merge(files: Sequence[TableFile], *arguments: Any) -> tuple[list[str], list[str]]:
+        merges.append(files)
+        return replace_rows(files, *arguments)
+
+    monkeypatch.setattr("kafka_index.commands.export.table_commit.replace_rows", merge)
+    return merges
 
 
 def test_three_writers_of_one_version_commit_once(complete_files: Path, lake: ExportedLake) -> None:
@@ -307,8 +400,9 @@ def test_rerun_completes_a_run_whose_commits_all_failed(
 
 
 def test_rows_added_concurrently_by_another_tool_are_kept(
-    complete_files: Path, lake: ExportedLake
+    complete_files: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    merges = count_merges(monkeypatch)
     other = lake.read("topic").slice(0, 1)
     number = other.schema.get_field_index("partition")
     other = other.set_column(number, "partition", pa.array([7], other.schema.field(number).type))
@@ -321,6 +415,8 @@ def test_rows_added_concurrently_by_another_tool_are_kept(
     on_commit(tables, add)
     commit(tables)
     assert len(lake.values("topic")) == len(values_of(complete_files, lake)) + 1
+    # The second attempt reuses the written files.
+    assert len(merges) == (lake.history == "latest")
     tables = open_tables(complete_files, lake)
     commit(tables)
     assert len(lake.values("topic")) == len(values_of(complete_files, lake)) + 1

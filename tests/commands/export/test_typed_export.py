@@ -12,6 +12,8 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import InputError
+from kafka_index.core.job.engine import ThreadWorkers
+from tests.support.command_line import run_here
 from tests.support.random_avro import encode
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import schema_record, write_topic
@@ -102,6 +104,33 @@ def test_undecodable_row_fails_the_partition_in_fail_fast_mode(dump: Path, tmp_p
     reason = next(row.reason for row in exported.partitions if row.topic == "mixed")
     assert reason is not None
     assert "does not decode: no_magic" in reason
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("export", "--decode", "value", "--format", "delta", "--output", "out"),
+        ("find", "--decode", "value", "--where", "value.id >= 0"),
+        ("rewrite", "--decode", "value", "--drop-where", "value.id < 0", "--output", "out"),
+    ],
+    ids=lambda command: command[0],
+)
+def test_schemas_of_records_are_found_on_the_chosen_number_of_threads(
+    dump: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
+) -> None:
+    counts: dict[str, int] = {}
+
+    def create(self: ThreadWorkers, count: int, name: str) -> None:
+        counts[name] = count
+        create_workers(self, count, name)
+
+    create_workers = ThreadWorkers.__init__
+    monkeypatch.setattr(ThreadWorkers, "__init__", create)
+    monkeypatch.chdir(tmp_path)
+    name, *options = command
+    selection = ("--input", dump, "--topics", "orders|carts", "--threads", 7)
+    run_here(name, *selection, *options)
+    assert counts["schemas"] == 7
 
 
 def _write_events(root: Path, subjects: tuple[str, str], count: int) -> None:
