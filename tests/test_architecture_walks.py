@@ -78,8 +78,8 @@ def build(data: Path, output: Path) -> None:
 def lookup(data: Path, output: Path) -> None:
     queries = output.with_suffix(".csv")
     queries.write_text("topic,partition,offset\npayments,0,1\n")
-    asked = ("--queries", queries, "--by", "offset", "--resolve", "record")
-    result = run_here("lookup", "--input", data, *asked, "--output", output, "--threads", 1)
+    queries_path = ("--queries", queries, "--by", "offset", "--resolve", "record")
+    result = run_here("lookup", "--input", data, *queries_path, "--output", output, "--threads", 1)
     assert result.returncode == 0, result.stderr
 
 

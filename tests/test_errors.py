@@ -19,9 +19,9 @@ KINDS = [
 @pytest.mark.parametrize("kind", KINDS)
 def test_error_is_equal_after_pickling(kind: type[errors.KafkaIndexError]) -> None:
     error = kind("bad", path="/a/b", position_bytes=7, expected=1, found=2, hint="mend it")
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
-    assert type(again) is kind
-    assert vars(again) == vars(error)
+    second_loads = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
+    assert type(second_loads) is kind
+    assert vars(second_loads) == vars(error)
 
 
 def test_error_is_one_line_with_place_expected_found_and_hint() -> None:
@@ -39,8 +39,8 @@ def test_error_omits_unknown_fields() -> None:
 def test_retriable_flag_is_equal_after_pickling(number: int, *, retriable: bool) -> None:
     error = errors.InputError("cannot be read")
     error.__cause__ = OSError(number, "no")
-    again = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
-    assert errors.is_retriable(error) is errors.is_retriable(again) is retriable
+    second_loads = pickle.loads(pickle.dumps(error))  # noqa: S301, because it is our own
+    assert errors.is_retriable(error) is errors.is_retriable(second_loads) is retriable
 
 
 def test_nested_cause_determines_the_error_class() -> None:

@@ -132,10 +132,10 @@ def written_files(root: Path) -> dict[str, bytes]:
 
 def test_import_records_writes_the_files_of_the_command(tmp_path: Path) -> None:
     tables = kafka_index.export_records(DUMP, tmp_path / "lake", topics="payments|page-views")
-    given: list[str | Path] = ["--input", tmp_path / "lake", "--output", tmp_path / "expected"]
+    arguments: list[str | Path] = ["--input", tmp_path / "lake", "--output", tmp_path / "expected"]
     settings = ["--property", "segment.bytes=20000", "--property", "compression.type=lz4"]
     ids = {"payments": "AAAAAAAAAAAAAAAAAAAAAQ"}
-    result = run_here("import", *given, *settings, "--topic-id", f"payments={ids['payments']}")
+    result = run_here("import", *arguments, *settings, "--topic-id", f"payments={ids['payments']}")
     assert result.returncode == 0, result.stderr
     imported = kafka_index.import_records(
         [tables.output],
@@ -167,9 +167,9 @@ def test_import_records_replaces_or_appends_only_on_request(
     )
     logs = tmp_path / "logs"
     first = kafka_index.import_records(tmp_path / "first.json", logs)
-    again = kafka_index.import_records(tmp_path / "first.json", logs)
-    assert (first.is_new, again.is_new) == (True, False)
-    assert first.partitions == again.partitions
+    second_records = kafka_index.import_records(tmp_path / "first.json", logs)
+    assert (first.is_new, second_records.is_new) == (True, False)
+    assert first.partitions == second_records.partitions
     with pytest.raises(kafka_index.KafkaIndexError, match="append"):
         kafka_index.import_records(tmp_path / "second.json", logs)
     added = kafka_index.import_records(tmp_path / "second.json", logs, append=True)
@@ -226,7 +226,7 @@ def test_import_records_rejects_invalid_arguments(wrong: dict[str, Any], tmp_pat
 
 def test_rewrite_dump_writes_the_files_of_the_command(data: Path, tmp_path: Path) -> None:
     where = "offset BETWEEN 3 AND 20 OR timestamp < '1980-01-01'"
-    given: list[str | Path] = [
+    arguments: list[str | Path] = [
         "--input",
         data,
         "--output",
@@ -235,7 +235,7 @@ def test_rewrite_dump_writes_the_files_of_the_command(data: Path, tmp_path: Path
         where,
     ]
     report = tmp_path / "report.parquet"
-    result = run_here("rewrite", *given, "--report", report)
+    result = run_here("rewrite", *arguments, "--report", report)
     assert result.returncode == 0, result.stderr
     clean = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where=where, threads=2)
     assert written_files(tmp_path / "clean") == written_files(tmp_path / "expected")

@@ -90,9 +90,9 @@ def test_export_find_and_import_agree_on_the_records(data: Path, tmp_path: Path)
 
 def test_cat_prints_the_last_record(data: Path) -> None:
     topic, _, partition = PARTITION.rpartition("-")
-    given = ("cat", topic, "--input", data, "-p", partition, "-f", r"%o\n")
-    offsets = run(*given).splitlines()
-    assert run(*given, "--tail", "-n", 1).splitlines() == offsets[-1:] != []
+    arguments = ("cat", topic, "--input", data, "-p", partition, "-f", r"%o\n")
+    offsets = run(*arguments).splitlines()
+    assert run(*arguments, "--tail", "-n", 1).splitlines() == offsets[-1:] != []
 
 
 def test_metadata_prints_the_topics() -> None:

@@ -138,8 +138,8 @@ def test_empty_value_of_an_option_is_rejected(
 
 
 def test_empty_names_between_the_commas_of_a_choice_are_skipped(tmp_path: Path) -> None:
-    given = ["build", "--input", str(DUMP / "payments-0"), "--output", str(tmp_path)]
-    assert main([*given, "--what", "index,,epochs,"]) == 0
+    arguments = ["build", "--input", str(DUMP / "payments-0"), "--output", str(tmp_path)]
+    assert main([*arguments, "--what", "index,,epochs,"]) == 0
     kinds = {path.suffix for path in tmp_path.rglob("[0-9]*")}
     assert kinds == {".index"}
 

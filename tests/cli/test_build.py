@@ -78,10 +78,10 @@ def test_build_in_place_of_a_locked_directory_is_rejected(data: Path) -> None:
 def test_second_build_of_unchanged_logs_writes_no_file(data: Path, tmp_path: Path) -> None:
     arguments = ("build", "--input", data, "--output", tmp_path / "out")
     assert run_here(*arguments).returncode == 0
-    again = run_here(*arguments)
-    assert again.returncode == 0
-    assert "unchanged" in again.stdout
-    assert "built " not in again.stdout
+    second_result = run_here(*arguments)
+    assert second_result.returncode == 0
+    assert "unchanged" in second_result.stdout
+    assert "built " not in second_result.stdout
     assert "built " in run_here(*arguments, "--force").stdout
 
 
@@ -279,8 +279,15 @@ def test_build_report_includes_partitions_and_skipped_entries(tmp_path: Path) ->
     flip_byte(first_log(data), 30_000)
     (data / "orders").mkdir()
     report, summary = tmp_path / "report.json", tmp_path / "summary.json"
-    asked = ("--report", report, "--report-rows", "segment,partition,skipped", "--summary", summary)
-    assert build_here("--input", data, "--output", tmp_path / "out", *asked).returncode == 1
+    arguments = (
+        "--report",
+        report,
+        "--report-rows",
+        "segment,partition,skipped",
+        "--summary",
+        summary,
+    )
+    assert build_here("--input", data, "--output", tmp_path / "out", *arguments).returncode == 1
     rows = [json.loads(line) for line in report.read_text().splitlines()]
     segments, partitions, skipped = (
         [row for row in rows if row["kind"] == kind] for kind in ("segment", "partition", "skipped")

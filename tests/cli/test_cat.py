@@ -226,9 +226,9 @@ def test_records_by_time_keep_the_order_of_each_partition(
         latest[number] = max(latest.get(number, -1), row["timestamp"])
         order.append((latest[number], number, row["offset"]))
     order.sort()
-    given = ("--input", dump, "-f", "json", "--isolation", isolation, "--by-time")
+    arguments = ("--input", dump, "-f", "json", "--isolation", isolation, "--by-time")
     for more, wanted in (((), order), (("-n", 25), order[:25]), (("--tail",), order[-10:])):
-        result = run_here("cat", "topic", *given, *more)
+        result = run_here("cat", "topic", *arguments, *more)
         assert places(result.stdout) == [(number, offset) for _, number, offset in wanted]
 
 
@@ -296,15 +296,15 @@ def test_remote_segments_are_read_too(more: tuple[Argument, ...], part: slice) -
         [], tiered=remote, topics="wallet_tx", partitions={"wallet_tx": [0]}, columns=["offset"]
     )
     offsets = wanted.read_all()["offset"].to_pylist()
-    given = ("wallet_tx", "--tiered", remote, "-p", 0, "-f", "json", *more)
-    assert [row["offset"] for row in rows(cat(0, *given))] == offsets[part] != []
+    arguments = ("wallet_tx", "--tiered", remote, "-p", 0, "-f", "json", *more)
+    assert [row["offset"] for row in rows(cat(0, *arguments))] == offsets[part] != []
 
 
 def test_null_value_is_printed_as_the_given_text(dump: Path) -> None:
-    given = ("topic", "--input", dump, "-p", 1, "-o", "6..8", "-f", r"%k,%s;")
+    arguments = ("topic", "--input", dump, "-p", 1, "-o", "6..8", "-f", r"%k,%s;")
     if is_intact(dump):
-        assert cat(0, *given) == ",;,;"
-        assert cat(0, *given, "-Z") == "NULL,NULL;,;"
+        assert cat(0, *arguments) == ",;,;"
+        assert cat(0, *arguments, "-Z") == "NULL,NULL;,;"
 
 
 def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:

@@ -52,9 +52,9 @@ def run(command: str, data: Path, folder: Path, *more: Argument) -> tuple[int, s
     )
     names = {"OUT": folder / "out", "KEYS": folder / "KEYS", "QUERIES": folder / "QUERIES.csv"}
     names["SCHEMA"] = write_schema_next_to(folder / "out")
-    given = [names.get(str(each), each) for each in LOOKING[command]]
+    arguments = [names.get(str(each), each) for each in LOOKING[command]]
     flag = "--logs" if command == "lookup" else "--input"
-    result = run_here(command.partition(" ")[0], flag, data, *given, *more)
+    result = run_here(command.partition(" ")[0], flag, data, *arguments, *more)
     return result.returncode, result.stdout + result.stderr
 
 
@@ -157,8 +157,8 @@ def test_verify_conclusion_names_its_scope() -> None:
 
 
 def test_restore_of_some_topics_does_not_claim_completeness(tmp_path: Path) -> None:
-    given = ("--input", DUMP, "--new-topic-ids", "--output")
-    result = run_here("restore", *given, tmp_path / "some", "--topics", "payments")
+    arguments = ("--input", DUMP, "--new-topic-ids", "--output")
+    result = run_here("restore", *arguments, tmp_path / "some", "--topics", "payments")
     assert "No loss was found" not in result.stdout
     assert "topics that do not match 'payments' were not looked at" in result.stdout
 
@@ -166,8 +166,8 @@ def test_restore_of_some_topics_does_not_claim_completeness(tmp_path: Path) -> N
 def test_restore_with_a_skipped_entry_does_not_claim_completeness(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", "payments-0")
     os.mkfifo(data / "payments-0" / f"{99999:020d}.log")
-    given = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
-    result = run_here("restore", *given, "--report", tmp_path / "page.html")
+    arguments = ("--input", data, "--new-topic-ids", "--output", tmp_path / "out")
+    result = run_here("restore", *arguments, "--report", tmp_path / "page.html")
     assert result.returncode == 1, result.stderr
     for text in (result.stdout, (tmp_path / "page.html.runbook.txt").read_text()):
         assert "No loss was found" not in text

@@ -58,10 +58,10 @@ def test_dump_of_an_offset_prints_transactions_that_span_it() -> None:
 
 def test_dump_of_a_time_range_prints_its_records_and_batches() -> None:
     start, end = MIDDLE["base_timestamp_ms"], MIDDLE["max_timestamp_ms"] + 1
-    asked = ("--from", start, "--to", end)
+    arguments = ("--from", start, "--to", end)
     expected = [row for row in RECORDS if start <= row["timestamp_ms"] < end]
-    assert json_rows("--records", LOG, *asked) == expected
-    batches = json_rows(LOG, *asked)
+    assert json_rows("--records", LOG, *arguments) == expected
+    batches = json_rows(LOG, *arguments)
     assert MIDDLE in batches
     assert batches == [
         row

@@ -85,8 +85,8 @@ def test_local_logs_are_read_without_modules_for_other_inputs(
 ) -> None:
     """Parquet, stores, remote segments, metadata logs and records each have their own modules."""
     data = copy_dump(tmp_path / "data", "payments-0")
-    given = [str(tmp_path / "out") if word == "OUT" else word for word in command]
-    result = [name for name in imported(*given, "--input", data) if name.startswith(OURS)]
+    arguments = [str(tmp_path / "out") if word == "OUT" else word for word in command]
+    result = [name for name in imported(*arguments, "--input", data) if name.startswith(OURS)]
     for name in NOT_FOR_LOCAL_LOGS:
         assert not [one for one in result if one.startswith(f"{OURS}{name}")], name
 

@@ -100,8 +100,8 @@ def test_link_out_of_the_input_is_reported_and_not_opened(
         target = link_out(path, tmp_path)
         opened.clear()
 
-        given = [*COMMANDS[command](dump, tmp_path / "out"), "--summary", tmp_path / "summary"]
-        result = run_here(command, *given)
+        arguments = [*COMMANDS[command](dump, tmp_path / "out"), "--summary", tmp_path / "summary"]
+        result = run_here(command, *arguments)
 
         assert result.returncode == 1, (name, result.stderr)
         assert f"{path} -> {target}" in result.stdout + result.stderr, name
@@ -115,8 +115,8 @@ def test_link_out_of_the_input_is_reported_and_not_opened(
 def test_link_listed_twice_is_counted_once(command: str, dump: Path, tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     link_out(dump / FILES[0], tmp_path)
-    given = [*COMMANDS[command](dump, tmp_path / "out"), "--report", tmp_path / "report.html"]
-    result = run_here(command, *given, "--summary", tmp_path / "summary")
+    arguments = [*COMMANDS[command](dump, tmp_path / "out"), "--report", tmp_path / "report.html"]
+    result = run_here(command, *arguments, "--summary", tmp_path / "summary")
     assert result.returncode == 1, result.stderr
     assert json.loads((tmp_path / "summary").read_text())["counts"]["links_not_followed"] == 1
     assert not result.stderr
@@ -310,9 +310,9 @@ def test_rewrite_and_restore_do_not_copy_outside_links_of_internal_topics(tmp_pa
         (dump / folder / "anything").symlink_to(tmp_path / "private")
     out = tmp_path / "out"
     out.mkdir()
-    given = ("--input", dump, "--output")
-    run_here("rewrite", *given, out / "a", "--drop-where", "topic = 'payments'")
-    run_here("restore", *given, out / "b", "--cluster", "same", "--metadata-output", out / "c")
+    arguments = ("--input", dump, "--output")
+    run_here("rewrite", *arguments, out / "a", "--drop-where", "topic = 'payments'")
+    run_here("restore", *arguments, out / "b", "--cluster", "same", "--metadata-output", out / "c")
     assert list(out.rglob("*.log"))
     files = [path for path in out.rglob("*") if path.is_file()]
     assert not [path for path in files if private in path.read_bytes()]
@@ -341,8 +341,8 @@ def test_python_functions_do_not_follow_outside_links(
     assert not {str(dump / "payments-0" / target.name), str(target)}.intersection(opened)
 
     assert not kafka_index.verify(dump, follow_links=True).is_harmful
-    again = kafka_index.build_indexes(dump, tmp_path / "c", follow_links=True)
-    assert set(again.to_arrow()["status"].to_pylist()) == {"built"}
+    second_indexes = kafka_index.build_indexes(dump, tmp_path / "c", follow_links=True)
+    assert set(second_indexes.to_arrow()["status"].to_pylist()) == {"built"}
     answered = kafka_index.lookup_offsets(dump, queries, follow_links=True)
     assert answered.counts["queries_found"] == 1
     kafka_index.read_records(dump, follow_links=True).read_all()
@@ -358,12 +358,12 @@ def test_outside_links_in_tiered_storage_are_not_followed(
     path = next(remote.rglob("*.timeindex"))
     target = link_out(path, tmp_path)
     opened.clear()
-    given = ("--input", at.data, "--tiered", remote)
-    result = run_here("verify", *given)
+    arguments = ("--input", at.data, "--tiered", remote)
+    result = run_here("verify", *arguments)
     assert result.returncode == 1
     assert f"{path} -> {target}" in result.stdout + result.stderr
     assert not {str(path), str(target)}.intersection(opened)
-    assert run_here("verify", *given, "--follow-links").stderr == ""
+    assert run_here("verify", *arguments, "--follow-links").stderr == ""
 
 
 def test_links_with_unknown_names_are_reported(dump: Path, tmp_path: Path) -> None:

@@ -86,8 +86,8 @@ def test_lookup_writes_one_answer_per_query(offsets: Path, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("ending", ["csv", "json", "jsonl", "ndjson"])
 def test_answers_are_equal_in_all_formats(ending: str, offsets: Path, tmp_path: Path) -> None:
-    asked = write_queries(tmp_path / f"offsets.{ending}", OFFSETS)
-    for path in (offsets, asked):
+    queries_path = write_queries(tmp_path / f"offsets.{ending}", OFFSETS)
+    for path in (offsets, queries_path):
         out = tmp_path / f"answers{path.suffix}"
         common = ("--logs", DUMP, "--by", "offset", "--resolve", "record")
         result = lookup(*common, "--queries", path, "--output", out)
@@ -97,8 +97,8 @@ def test_answers_are_equal_in_all_formats(ending: str, offsets: Path, tmp_path: 
 
 
 def test_answers_of_text_queries_can_be_parquet(tmp_path: Path) -> None:
-    asked = write_queries(tmp_path / "offsets.csv", OFFSETS)
-    common = ("--logs", DUMP, "--queries", asked, "--by", "offset")
+    queries_path = write_queries(tmp_path / "offsets.csv", OFFSETS)
+    common = ("--logs", DUMP, "--queries", queries_path, "--by", "offset")
     for name in ("same.csv", "other.parquet"):
         result = lookup(*common, "--output", tmp_path / name)
         assert result.returncode == 0, result.stderr
@@ -131,8 +131,17 @@ def test_lookup_level_defaults_to_batch_for_query_files(
     by: str, resolve: str | None, filled: str, tmp_path: Path
 ) -> None:
     levels = ["entry_offset", "batch_base_offset", "found_offset"]
-    asked = write_queries(tmp_path / "one.parquet", queries(by, [(TOPIC, 0, 600)]))
-    common = ("--logs", DUMP, "--queries", asked, "--by", by, "--output", tmp_path / "out.parquet")
+    queries_path = write_queries(tmp_path / "one.parquet", queries(by, [(TOPIC, 0, 600)]))
+    common = (
+        "--logs",
+        DUMP,
+        "--queries",
+        queries_path,
+        "--by",
+        by,
+        "--output",
+        tmp_path / "out.parquet",
+    )
     assert lookup(*common, *(("--resolve", resolve) if resolve else ())).returncode == 0
     (row,) = read_answers(tmp_path / "out.parquet")
     given = [name for name in levels if row[name] is not None]
@@ -163,8 +172,8 @@ def test_lookup_can_end_at_the_high_watermark(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
     checkpoint = data / "replication-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{TOPIC} 0 1000\n")
-    asked = write_queries(tmp_path / "q.parquet", queries("timestamp", [(TOPIC, 0, -1)]))
-    common = ("--logs", data, "--queries", asked, "--by", "timestamp", "--output")
+    queries_path = write_queries(tmp_path / "q.parquet", queries("timestamp", [(TOPIC, 0, -1)]))
+    common = ("--logs", data, "--queries", queries_path, "--by", "timestamp", "--output")
     ends = {}
     for bound in ("log-end", "high-watermark"):
         out = tmp_path / f"{bound}.parquet"
@@ -179,8 +188,8 @@ def test_lookup_can_end_at_the_high_watermark(tmp_path: Path) -> None:
 
 def test_segments_without_indexes_are_reported_once(data: Path, tmp_path: Path) -> None:
     rows = [(TOPIC, 0, offset) for offset in range(0, 1400, 7)]
-    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
-    common = ("--logs", data, "--queries", asked, "--by", "offset", "--output")
+    queries_path = write_queries(tmp_path / "q.csv", queries("offset", rows))
+    common = ("--logs", data, "--queries", queries_path, "--by", "offset", "--output")
     result = lookup(*common, tmp_path / "a.csv")
     assert result.returncode == 0
     assert "4 segments without index files: built in memory" in result.stdout
@@ -211,9 +220,9 @@ def test_damage_is_reported_as_status_finding_and_exit_code(data: Path, tmp_path
     log = sorted(data.glob("*/*.log"))[1]
     damage(log, log.stat().st_size // 2)
     rows = [(TOPIC, 0, offset) for offset in range(479, 900)] + [(TOPIC, 0, 0), (TOPIC, 0, 1400)]
-    asked = write_queries(tmp_path / "q.csv", queries("offset", rows))
+    queries_path = write_queries(tmp_path / "q.csv", queries("offset", rows))
     report = tmp_path / "report.json"
-    common = ("--logs", data, "--queries", asked, "--by", "offset", "--resolve", "record")
+    common = ("--logs", data, "--queries", queries_path, "--by", "offset", "--resolve", "record")
 
     result = lookup(*common, "--output", tmp_path / "a.csv", "--report", report)
 
@@ -245,8 +254,8 @@ def test_quiet_run_prints_only_problems(data: Path, offsets: Path, tmp_path: Pat
     good = lookup(*common, tmp_path / "a.parquet")
     assert (good.returncode, good.stdout, good.stderr) == (0, "", "")
     damage(min(data.glob("*/*.log")), 8)
-    asked = write_queries(tmp_path / "q.parquet", queries("offset", [(TOPIC, 0, 1)]))
-    common = ("--logs", data, "--queries", asked, "--by", "offset", "--quiet", "--output")
+    queries_path = write_queries(tmp_path / "q.parquet", queries("offset", [(TOPIC, 0, 1)]))
+    common = ("--logs", data, "--queries", queries_path, "--by", "offset", "--quiet", "--output")
     bad = lookup(*common, tmp_path / "b.parquet")
     assert (bad.returncode, bad.stdout) == (1, "")
     assert "1 query not answered because of corruption" in bad.stderr
@@ -271,9 +280,9 @@ def test_report_counts_queries_by_partition_and_status(offsets: Path, tmp_path: 
 
 def test_answers_can_be_written_as_starting_offsets(tmp_path: Path) -> None:
     rows = [(TOPIC, 0, -2), (TOPIC, 1, -1), ("shipments.tracking", 0, -2)]
-    asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
+    queries_path = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts, resets = tmp_path / "starts.json", tmp_path / "resets.csv"
-    common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp")
+    common = ("--logs", DUMP, "--queries", queries_path, "--by", "timestamp")
     where = ("--starting-offsets", starts, "--reset-offsets", resets)
     result = lookup(*common, "--output", tmp_path / "a.csv", *where)
     assert result.returncode == 0, result.stderr
@@ -290,9 +299,9 @@ def test_answers_can_be_written_as_starting_offsets(tmp_path: Path) -> None:
 
 def test_starting_offsets_with_two_queries_of_one_partition_are_rejected(tmp_path: Path) -> None:
     rows = [(TOPIC, 0, -2), (TOPIC, 0, -1)]
-    asked = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
+    queries_path = write_queries(tmp_path / "q.csv", queries("timestamp", rows))
     starts = tmp_path / "starts.json"
-    common = ("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output")
+    common = ("--logs", DUMP, "--queries", queries_path, "--by", "timestamp", "--output")
     result = lookup(*common, tmp_path / "a.csv", "--starting-offsets", starts)
     assert result.returncode == 2
     assert result.stderr.count("\n") == 1
@@ -379,24 +388,24 @@ def test_file_that_cannot_be_written_is_rejected_before_the_work(
 def test_malformed_query_found_during_the_run_leaves_no_output(
     offsets: Path, tmp_path: Path
 ) -> None:
-    asked = tmp_path / "q.csv"
-    asked.write_text("topic,partition,offset\n" + f"{TOPIC},0,1\n" * 3 + f'{TOPIC},"0,1\n')
+    queries_path = tmp_path / "q.csv"
+    queries_path.write_text("topic,partition,offset\n" + f"{TOPIC},0,1\n" * 3 + f'{TOPIC},"0,1\n')
     out = tmp_path / "out.csv"
-    result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    result = lookup("--logs", DUMP, "--queries", queries_path, "--by", "offset", "--output", out)
     assert result.returncode == 2
-    assert str(asked) in result.stderr
-    assert sorted(files_below(tmp_path)) == [offsets.name, asked.name]
+    assert str(queries_path) in result.stderr
+    assert sorted(files_below(tmp_path)) == [offsets.name, queries_path.name]
 
 
 @pytest.mark.parametrize("form", ["parquet", "csv"])
 def test_empty_query_file_is_no_input(form: str, tmp_path: Path) -> None:
-    asked = write_queries(tmp_path / f"q.{form}", OFFSETS.slice(0, 0))
+    queries_path = write_queries(tmp_path / f"q.{form}", OFFSETS.slice(0, 0))
     report = tmp_path / "report.csv"
-    common = ("--logs", DUMP, "--queries", asked, "--by", "offset", "--report", report)
+    common = ("--logs", DUMP, "--queries", queries_path, "--by", "offset", "--report", report)
     result = lookup(*common, "--output", tmp_path / "out")
     assert (result.returncode, result.stdout) == (2, "")
     assert "there are no queries" in result.stderr
-    assert list(files_below(tmp_path)) == [asked.name]
+    assert list(files_below(tmp_path)) == [queries_path.name]
 
 
 def test_local_engine_starts_no_spark(offsets: Path, tmp_path: Path) -> None:
@@ -413,9 +422,9 @@ def test_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
     stamps = pa.array([-1, None, 1795228800000], pa.timestamp("ms", "UTC"))
     table = queries("timestamp", [(TOPIC, 0, 0)] * 3)
     table = table.set_column(3, "timestamp", stamps)
-    asked = write_queries(tmp_path / "q.parquet", table)
+    queries_path = write_queries(tmp_path / "q.parquet", table)
     out = tmp_path / "out.parquet"
-    result = lookup("--logs", DUMP, "--queries", asked, "--by", "timestamp", "--output", out)
+    result = lookup("--logs", DUMP, "--queries", queries_path, "--by", "timestamp", "--output", out)
     assert result.returncode == 0, result.stderr
     rows = read_answers(out)
     assert [row["status"] for row in rows] == ["invalid_query", "invalid_query", "found"]
@@ -427,23 +436,23 @@ def test_timestamp_column_keeps_its_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("option", ["--report", "--starting-offsets", "--reset-offsets"])
 def test_output_equal_to_the_query_file_is_rejected(option: str, tmp_path: Path) -> None:
-    asked = tmp_path / "queries.csv"
-    asked.write_text("topic,partition,offset\npage-views,0,5\n")
+    queries_path = tmp_path / "queries.csv"
+    queries_path.write_text("topic,partition,offset\npage-views,0,5\n")
     link = tmp_path / "link"
     link.symlink_to(tmp_path)
-    for path in (asked, link / "queries.csv", f"file://{asked}"):
-        result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset",
+    for path in (queries_path, link / "queries.csv", f"file://{queries_path}"):
+        result = lookup("--logs", DUMP, "--queries", queries_path, "--by", "offset",
                       "--output", tmp_path / "answers.csv", option, path)  # fmt: skip
         assert result.returncode == 2
-        assert asked.read_text() == "topic,partition,offset\npage-views,0,5\n"
+        assert queries_path.read_text() == "topic,partition,offset\npage-views,0,5\n"
     assert not (tmp_path / "answers.csv").exists()
 
 
 def test_output_within_the_input_is_rejected(data: Path, tmp_path: Path) -> None:
-    asked = tmp_path / "queries.csv"
-    asked.write_text("topic,partition,offset\npage-views,0,5\n")
+    queries_path = tmp_path / "queries.csv"
+    queries_path.write_text("topic,partition,offset\npage-views,0,5\n")
     epochs = data / "page-views-0" / "leader-epoch-checkpoint"
-    result = lookup("--logs", data, "--queries", asked, "--by", "offset",
+    result = lookup("--logs", data, "--queries", queries_path, "--by", "offset",
                   "--output", tmp_path / "answers.csv", "--starting-offsets", epochs)  # fmt: skip
     assert result.returncode == 2
 
@@ -469,18 +478,22 @@ def test_named_pipe_is_not_a_file_of_queries(tmp_path: Path) -> None:
 
 
 def test_integer_of_thousands_of_digits_is_an_invalid_query(tmp_path: Path) -> None:
-    asked = tmp_path / "queries.csv"
-    asked.write_text(f"topic,partition,offset\npage-views,0,{'9' * 5000}\npage-views,0,5\n")
+    queries_path = tmp_path / "queries.csv"
+    queries_path.write_text(f"topic,partition,offset\npage-views,0,{'9' * 5000}\npage-views,0,5\n")
     out = tmp_path / "answers.csv"
-    result = lookup("--logs", DUMP, "--queries", asked, "--by", "offset", "--output", out)
+    result = lookup("--logs", DUMP, "--queries", queries_path, "--by", "offset", "--output", out)
     assert result.returncode == 0, result.stderr
     assert [row["status"] for row in read_answers(out)] == ["invalid_query", "found"]
 
 
 def test_logs_option_accepts_several_paths(tmp_path: Path) -> None:
     one, two = (copy_partitions(tmp_path / name, f"{TOPIC}-{name}") for name in ("0", "1"))
-    asked = write_queries(tmp_path / "q.csv", queries("offset", [(TOPIC, 0, 5), (TOPIC, 1, 5)]))
+    queries_path = write_queries(
+        tmp_path / "q.csv", queries("offset", [(TOPIC, 0, 5), (TOPIC, 1, 5)])
+    )
     out = tmp_path / "out.csv"
-    result = lookup("--logs", one, two, "--queries", asked, "--by", "offset", "--output", out)
+    result = lookup(
+        "--logs", one, two, "--queries", queries_path, "--by", "offset", "--output", out
+    )
     assert result.returncode == 0
     assert [row["status"] for row in read_answers(out)] == ["found", "found"]

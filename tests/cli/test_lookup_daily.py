@@ -53,13 +53,13 @@ def test_bad_queries_are_reported_with_row_and_reason(asked: Path, tmp_path: Pat
 
 
 def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None:
-    asked = tmp_path / "queries.parquet"
+    queries = tmp_path / "queries.parquet"
     offsets = [1] * 5 + [-1] * 14 + [2]
     table = pa.table(
         {"topic": ["payments"] * 20, "partition": [0] * 20, "offset": offsets},
     )
-    pq.write_table(table, asked, row_group_size=3)
-    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / "a.parquet")
+    pq.write_table(table, queries, row_group_size=3)
+    result = lookup(*LOGS, "--queries", queries, "--output", tmp_path / "a.parquet")
     shown = [line for line in result.stdout.splitlines() if ", row " in line]
     assert [line.split(", row ")[1] for line in shown] == [
         f"{row}: offset -1 is negative" for row in range(6, 16)
@@ -81,9 +81,9 @@ def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None
 def test_bad_json_lines_are_reported_with_reasons(
     line: str, reason: str, output: str, tmp_path: Path
 ) -> None:
-    asked = tmp_path / "queries.json"
-    asked.write_text('{"topic": "payments", "partition": 0, "offset": 1}\n' + line + "\n")
-    result = lookup(*LOGS, "--queries", asked, "--output", tmp_path / output)
+    queries = tmp_path / "queries.json"
+    queries.write_text('{"topic": "payments", "partition": 0, "offset": 1}\n' + line + "\n")
+    result = lookup(*LOGS, "--queries", queries, "--output", tmp_path / output)
     assert f"row 2: {reason}" in result.stdout
 
 
@@ -114,9 +114,9 @@ def test_rerun_with_unchanged_inputs_does_nothing(name: str, asked: Path, tmp_pa
     arguments = (*LOGS, "--queries", asked, "--output", output, "--starting-offsets", starts)
     assert lookup(*arguments).returncode == 0
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
-    again = lookup(*arguments)
-    assert again.returncode == 0, again.stderr
-    assert "nothing to do" in again.stdout
+    second_result = lookup(*arguments)
+    assert second_result.returncode == 0, second_result.stderr
+    assert "nothing to do" in second_result.stdout
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")} == before
 
 
@@ -126,9 +126,9 @@ def test_rerun_with_a_report_writes_all_rows_again(asked: Path, tmp_path: Path) 
     assert lookup(*arguments).returncode == 0
     answers, rows = output.read_bytes(), report.read_bytes()
     report.unlink()
-    again = lookup(*arguments)
-    assert again.returncode == 0, again.stderr
-    assert "nothing to do" not in again.stdout
+    second_result = lookup(*arguments)
+    assert second_result.returncode == 0, second_result.stderr
+    assert "nothing to do" not in second_result.stdout
     assert (output.read_bytes(), report.read_bytes()) == (answers, rows)
 
 
@@ -152,9 +152,9 @@ def test_rerun_with_changed_inputs_is_rejected(change: str, asked: Path, tmp_pat
 def test_rerun_fails_for_the_same_statuses(asked: Path, tmp_path: Path) -> None:
     arguments = (*LOGS, "--queries", asked, "--output", tmp_path / "a", "--fail-on", "invalid")
     assert lookup(*arguments).returncode == 1
-    again = lookup(*arguments)
-    assert again.returncode == 1
-    assert "5 queries are invalid_query" in again.stdout
+    second_result = lookup(*arguments)
+    assert second_result.returncode == 1
+    assert "5 queries are invalid_query" in second_result.stdout
 
 
 def test_missing_starting_offset_leaves_no_output(asked: Path, tmp_path: Path) -> None:
@@ -181,9 +181,9 @@ def test_rerun_after_the_environment_failed_answers_again(tmp_path: Path) -> Non
     for log in logs:
         log.chmod(0o644)
 
-    again = lookup(*arguments)
+    second_result = lookup(*arguments)
 
-    assert again.returncode == 0, again.stderr
+    assert second_result.returncode == 0, second_result.stderr
     assert "unreadable" not in answers.read_text()
     assert "nothing to do" in lookup(*arguments).stdout
 
@@ -197,14 +197,14 @@ def test_rerun_at_the_last_stable_offset_detects_changed_state_files(
     for root in {data, indexes}:
         shutil.copytree(DUMP / "payments-0", root / "payments-0")
     shutil.copy(DUMP / "replication-offset-checkpoint", data)
-    asked = tmp_path / "queries.csv"
-    asked.write_text("topic,partition,offset\npayments,0,5\n")
+    queries = tmp_path / "queries.csv"
+    queries.write_text("topic,partition,offset\npayments,0,5\n")
     arguments = ("--logs", data, "--indexes", indexes, "--upper-bound", "last-stable-offset")
-    written = ("--by", "offset", "--queries", asked, "--output", tmp_path / "a.csv")
+    written = ("--by", "offset", "--queries", queries, "--output", tmp_path / "a.csv")
     result = lookup(*arguments, *written)
     assert result.returncode == 0, result.stderr
-    again = lookup(*arguments, *written)
-    assert "nothing to do" in again.stdout, again.stderr
+    second_result = lookup(*arguments, *written)
+    assert "nothing to do" in second_result.stdout, second_result.stderr
 
     changed = data if suffix == ".snapshot" else indexes
     os.utime(max((changed / "payments-0").glob(f"*{suffix}")), ns=(0, 0))

@@ -75,13 +75,22 @@ def test_answers_written_to_a_store_equal_local_bytes(
 def test_output_in_a_store_is_replaced_atomically_on_request(
     tmp_path: Path, bucket: str, remote: str
 ) -> None:
-    asked = write_queries(tmp_path / "q.parquet", queries("offset", ROWS))
-    common = ("--logs", remote, "--queries", asked, "--by", "offset", "--output", f"{bucket}/out")
+    queries_path = write_queries(tmp_path / "q.parquet", queries("offset", ROWS))
+    common = (
+        "--logs",
+        remote,
+        "--queries",
+        queries_path,
+        "--by",
+        "offset",
+        "--output",
+        f"{bucket}/out",
+    )
     assert lookup(*common).returncode == 0
     first = download(f"{bucket}/out")
     assert sorted(first) == ["_SUCCESS", "part-00000-q.parquet"]
-    again = lookup(*common)
-    assert (again.returncode, download(f"{bucket}/out")) == (0, first)
+    second_result = lookup(*common)
+    assert (second_result.returncode, download(f"{bucket}/out")) == (0, first)
     refused = lookup(*common, "--resolve", "record")
     assert (refused.returncode, "exists already" in refused.stderr) == (2, True)
 
@@ -101,9 +110,9 @@ def test_output_in_a_store_is_replaced_atomically_on_request(
 
 
 def test_starting_offsets_are_written_to_a_store(tmp_path: Path, bucket: str, remote: str) -> None:
-    asked = write_queries(tmp_path / "q.csv", queries("timestamp", [(TOPIC, 0, 0)]))
+    queries_path = write_queries(tmp_path / "q.csv", queries("timestamp", [(TOPIC, 0, 0)]))
     result = lookup(
-        *("--logs", remote, "--queries", asked, "--by", "timestamp", "--output"),
+        *("--logs", remote, "--queries", queries_path, "--by", "timestamp", "--output"),
         *(f"{bucket}/a.csv", "--starting-offsets", f"{bucket}/starts.json"),
     )
     assert result.returncode == 0, result.stderr

@@ -22,8 +22,18 @@ HERE = ("--topic", TOPIC, "--partition", 0)
 def test_single_lookup_equals_bulk_lookup(by: str, resolve: str, tmp_path: Path) -> None:
     key = ask(*HERE, "--offset", 777, "--resolve", "record")["found_timestamp_ms"]
     key = 777 if by == "offset" else key
-    asked = write_queries(tmp_path / "q.parquet", queries(by, [(TOPIC, 0, key)]))
-    common = ("--logs", DUMP, "--queries", asked, "--by", by, "--resolve", resolve, "--output")
+    queries_path = write_queries(tmp_path / "q.parquet", queries(by, [(TOPIC, 0, key)]))
+    common = (
+        "--logs",
+        DUMP,
+        "--queries",
+        queries_path,
+        "--by",
+        by,
+        "--resolve",
+        resolve,
+        "--output",
+    )
     assert lookup(*common, tmp_path / "a.parquet").returncode == 0
 
     answer = ask(*HERE, f"--{by}", key, "--resolve", resolve)
@@ -122,12 +132,12 @@ def test_missing_partition_is_reported_with_existing_ones() -> None:
 
 def test_findings_are_printed_on_stderr(tmp_path: Path) -> None:
     data = copy_partitions(tmp_path / "data", f"{TOPIC}-0")
-    asked = ("--logs", data, *HERE, "--offset", 5, "--json")
-    result = lookup(*asked)
+    arguments = ("--logs", data, *HERE, "--offset", 5, "--json")
+    result = lookup(*arguments)
     assert result.returncode == 0
     assert json.loads(result.stdout)["status"] == "found"
     assert "no_index: " in result.stderr
-    assert lookup(*asked, "--quiet").stderr == ""
+    assert lookup(*arguments, "--quiet").stderr == ""
 
 
 def test_damage_is_an_exit_code(tmp_path: Path) -> None:

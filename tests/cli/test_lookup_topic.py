@@ -123,8 +123,8 @@ def test_small_timestamps_are_accepted_if_the_log_contains_small_ones(tmp_path: 
     write_partition(tmp_path, {0: batch(0, 2, timestamps=[1714550400, 1714550401])})
     (folder,) = tmp_path.iterdir()
     topic, _, number = folder.name.rpartition("-")
-    asked = ("--logs", tmp_path, "--topic", topic, "--partition", number)
-    (answer,) = rows(*asked, "--at", "ms:1714550401")
+    arguments = ("--logs", tmp_path, "--topic", topic, "--partition", number)
+    (answer,) = rows(*arguments, "--at", "ms:1714550401")
     assert answer["found_offset"] == 1
 
 
@@ -137,14 +137,23 @@ def test_query_table_accepts_any_timestamps(tmp_path: Path) -> None:
 
 
 def test_show_record_prints_the_record_of_an_answer() -> None:
-    asked = (*LOGS, "--topic", "orders.eu-west", "--partition", 0, "--offset", 12, "--show-record")
-    lines = lookup(*asked).stdout.splitlines()
+    arguments = (
+        *LOGS,
+        "--topic",
+        "orders.eu-west",
+        "--partition",
+        0,
+        "--offset",
+        12,
+        "--show-record",
+    )
+    lines = lookup(*arguments).stdout.splitlines()
     assert [line.split(maxsplit=1) for line in lines[-3:]] == [
         ["key", '"order-4807"'],
         ["value", '"opal nectar lichen meadow quartz delta tundra tundra"'],
         ["header", '"flag" = null'],
     ]
-    (answer,) = rows(*asked)
+    (answer,) = rows(*arguments)
     assert answer["record"]["offset"] == answer["found_offset"] == 12
     assert answer["record"]["key"] == "order-4807"
     assert answer["record"]["headers"] == [{"key": "flag", "value": None}]
@@ -153,10 +162,10 @@ def test_show_record_prints_the_record_of_an_answer() -> None:
 def test_show_record_prints_a_control_record() -> None:
     batches = json_rows(min((DUMP / "payments-0").glob("*.log")))
     marker = next(each for each in batches if each["control_type"] is not None)
-    asked = (*ONE, "--offset", marker["base_offset"], "--show-record")
-    (answer,) = rows(*asked)
+    arguments = (*ONE, "--offset", marker["base_offset"], "--show-record")
+    (answer,) = rows(*arguments)
     assert answer["record"]["control_type"] == ("abort", "commit")[marker["control_type"]]
-    last = lookup(*asked).stdout.splitlines()[-1]
+    last = lookup(*arguments).stdout.splitlines()[-1]
     assert last.split()[:2] == ["control", f"{answer['record']['control_type']},"]
 
 
@@ -168,12 +177,12 @@ def test_show_record_requires_a_single_query() -> None:
 def test_lookups_can_end_at_the_last_stable_offset(tmp_path: Path) -> None:
     folder = write_partition(tmp_path, segments(3))
     topic, _, number = folder.name.rpartition("-")
-    asked = ("--logs", tmp_path, "--topic", topic, "--partition", number)
-    (log,) = rows(*asked)
+    arguments = ("--logs", tmp_path, "--topic", topic, "--partition", number)
+    (log,) = rows(*arguments)
     # From the last batch back: the first offset of the transaction that is open first.
     checkpoint = tmp_path / "replication-offset-checkpoint"
     checkpoint.write_text(f"0\n1\n{topic} {number} {log['end_offset']}\n")
-    bounded = (*asked, "--upper-bound", "last-stable-offset")
+    bounded = (*arguments, "--upper-bound", "last-stable-offset")
     (stable,) = rows(*bounded)
     assert log["start_offset"] < stable["end_offset"] < log["end_offset"]
     (at_end,) = rows(*bounded, "--timestamp", -1)
@@ -249,14 +258,14 @@ def test_starting_offsets_are_written_only_for_all_partitions(tmp_path: Path) ->
     data = copy_partitions(tmp_path / "data", "payments-0")
     (data / "payments-7").mkdir()
     starts = tmp_path / "starts.json"
-    asked = ("--logs", data, "--topics", "payments", "--starting-offsets", starts)
-    assert "need --offset or --at" in lookup(*asked).stderr
-    result = lookup(*asked, "--at", "now")
+    arguments = ("--logs", data, "--topics", "payments", "--starting-offsets", starts)
+    assert "need --offset or --at" in lookup(*arguments).stderr
+    result = lookup(*arguments, "--at", "now")
     assert result.returncode == 2
     assert "no starting offset for payments-7: unknown_partition" in result.stderr
     assert not starts.exists()
     inside = data / "payments-0" / "starts.json"
-    assert lookup(*asked[:-1], inside, "--at", "now").returncode == 2
+    assert lookup(*arguments[:-1], inside, "--at", "now").returncode == 2
     assert not inside.exists()
 
 

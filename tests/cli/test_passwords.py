@@ -79,8 +79,8 @@ def test_no_command_accepts_a_password_option(
 
 def test_unknown_password_option_is_not_echoed(tmp_path: Path) -> None:
     summary = tmp_path / "summary.json"
-    given = (["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI])
-    for done in (kafka_index(URI), *(run_here(*words) for words in given)):
+    arguments = (["build", f"--inptu={URI}"], ["warm-up", URI], ["lookup", "-p", URI])
+    for done in (kafka_index(URI), *(run_here(*words) for words in arguments)):
         assert done.returncode == 2
         assert CANARY not in done.stdout + done.stderr
     done = run_here("build", "--summary", summary, "--format", URI, "--verbose")

@@ -241,8 +241,8 @@ def test_single_value_option_given_twice_is_rejected() -> None:
 
 def test_summary_arguments_of_path_type_are_absolute_paths(tmp_path: Path) -> None:
     file, out, seed = (tmp_path / name for name in ("summary.json", "out", "metadata"))
-    given = ("--input", tmp_path / "none", "--output", out, "--seed", seed)
-    run_here("restore", *given, "--until", "2024-05-01", "--summary", file)
+    arguments = ("--input", tmp_path / "none", "--output", out, "--seed", seed)
+    run_here("restore", *arguments, "--until", "2024-05-01", "--summary", file)
     assert read(file)["paths"] == {
         "input": [str(tmp_path / "none")],
         "output": str(out),

@@ -51,10 +51,10 @@ def test_verification_equals_that_of_the_local_engine(
     shutil.copytree(DUMP, data)
     (damaged, *_) = sorted(data.glob("payments-*/*.timeindex"))
     damaged.write_bytes(b"")
-    given = ("--input", data, "--report")
-    here = run_here("verify", *given, tmp_path / "local.parquet")
+    arguments = ("--input", data, "--report")
+    here = run_here("verify", *arguments, tmp_path / "local.parquet")
 
-    result = submit(cluster, python, "verify.py", *given, tmp_path / "cluster.parquet")
+    result = submit(cluster, python, "verify.py", *arguments, tmp_path / "cluster.parquet")
 
     assert result.returncode == here.returncode == ExitCode.DAMAGE, result.stderr
     # Paths are printed as seen from the working folder.
@@ -72,8 +72,8 @@ def test_restore_equals_that_of_the_local_engine(
     damaged.write_bytes(damaged.read_bytes()[:-1] + b"?")
     here = restore(dump, tmp_path / "local")
 
-    given = ("--config", SETTINGS, "--input", dump, "--output", tmp_path / "cluster")
-    result = submit(cluster, python, "restore.py", *given)
+    arguments = ("--config", SETTINGS, "--input", dump, "--output", tmp_path / "cluster")
+    result = submit(cluster, python, "restore.py", *arguments)
 
     assert result.returncode == here.code == ExitCode.DAMAGE, result.stderr
     assert "WHAT REMAINS" in result.stdout

@@ -12,8 +12,8 @@ from .java_program import JavaProgram
 
 def test_reset_offsets_of_all_matching_topics_are_accepted_by_kafka(tmp_path: Path) -> None:
     plan, starts = tmp_path / "plan.csv", tmp_path / "starts.json"
-    asked = ("--logs", DUMP, "--topics", r"orders\..*|payments", "--at", "2026-11-21T04:00:00Z")
-    result = lookup(*asked, "--reset-offsets", plan, "--starting-offsets", starts)
+    arguments = ("--logs", DUMP, "--topics", r"orders\..*|payments", "--at", "2026-11-21T04:00:00Z")
+    result = lookup(*arguments, "--reset-offsets", plan, "--starting-offsets", starts)
     assert result.returncode == 0, result.stderr
     offsets = json.loads(starts.read_text())
     assert {topic: len(own) for topic, own in offsets.items()} == {

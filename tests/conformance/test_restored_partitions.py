@@ -108,7 +108,7 @@ def test_restored_partition_is_loaded_without_changes(
 
 def assert_loaded_as_reported(files: PartitionFiles, case: Case, found: RestoredPartition) -> None:
     """Load a restored partition after a clean stop, and again as if nothing were known of it."""
-    written = logs(files.directory)
+    written_logs = logs(files.directory)
     loaded = []
     for is_clean, recovery_point in ((True, found.log_end_offset), (False, 0)):
         with files.load(
@@ -123,8 +123,8 @@ def assert_loaded_as_reported(files: PartitionFiles, case: Case, found: Restored
             found.log_start_offset,
             found.log_end_offset,
         )
-        assert {f"{base:020d}.log" for base in state.base_offsets} == set(written)
-        assert logs(files.directory) == written
+        assert {f"{base:020d}.log" for base in state.base_offsets} == set(written_logs)
+        assert logs(files.directory) == written_logs
     # Loading lets go of an epoch that begins at the end of the log, without a record; and of the
     # snapshot at the log start, without which a recovery does not know the producers before that.
     if found.log_start_offset < found.log_end_offset and found.base_offset == 0:

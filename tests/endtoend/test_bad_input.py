@@ -325,9 +325,9 @@ def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path
         assert {row["status"] for row in rows} <= {"built", "failed"}
         assert all("no space left" in row["reason"] for row in failed), failed
         assert "no space left" in done.stdout
-        whole = broker_files(*partitions)
+        complete_files = broker_files(*partitions)
         there = index_files(disk / "out")
-        assert there.items() <= whole.items()
+        assert there.items() <= complete_files.items()
         for name in there:
             assert name.replace(".timeindex", ".index") in there
             assert name.replace(".index", ".timeindex") in there
@@ -338,7 +338,7 @@ def test_full_disk_fails_segments_and_the_next_run_with_space_completes(tmp_path
         done, again = build_with_report(build, tmp_path, *arguments)
 
         assert done.returncode == 0
-        assert index_files(disk / "out") == whole
+        assert index_files(disk / "out") == complete_files
         for partition in partitions:
             assert state_files(disk / "out" / partition) == state_files(DUMP / partition)
         # Those behind a failed one had been built without what only it could tell, and a partition

@@ -82,12 +82,12 @@ def test_unreadable_file_is_reported_as_retriable(
 ) -> None:
     unread = made(data)
     names = {"DATA": data, "OUT": tmp_path / "out"}
-    given = [names.get(str(argument), argument) for argument in arguments]
+    options = [names.get(str(argument), argument) for argument in arguments]
     is_directory = unread.is_dir()
     unread.chmod(0)
     try:
         with enforce_permissions():
-            result = run_here(command, *given)
+            result = run_here(command, *options)
     finally:
         unread.chmod(0o755)
 

@@ -221,7 +221,7 @@ def test_in_place_snapshot_at_the_log_start_has_the_earlier_producers(
     data: Path, tmp_path: Path
 ) -> None:
     assert run(tmp_path, data, "--in-place")[0] == 0
-    whole = built_files(data)
+    complete_files = built_files(data)
     for path in (data / FOLDER).glob(f"*{BASES[0]:020d}.*"):
         path.unlink()
 
@@ -229,7 +229,7 @@ def test_in_place_snapshot_at_the_log_start_has_the_earlier_producers(
 
     assert code == 0
     assert rows[0]["note"] == f"earlier producers are from {BASES[1]:020d}.snapshot"
-    kept = {name: data for name, data in whole.items() if f"{BASES[0]:020d}" not in name}
+    kept = {name: data for name, data in complete_files.items() if f"{BASES[0]:020d}" not in name}
     epochs = f"{FOLDER}/leader-epoch-checkpoint"
     result = built_files(data)
     assert result.pop(epochs) == kept.pop(epochs)

@@ -302,12 +302,12 @@ def test_copied_output_is_trusted_by_its_content(data: Path, tmp_path: Path) -> 
 
 def test_grown_log_is_built_again(data: Path, tmp_path: Path) -> None:
     log = first_log(data)
-    whole = log.read_bytes()
+    complete_data = log.read_bytes()
     os.truncate(log, 30_000)
     code, rows = run(tmp_path, data)
     assert (code, rows[0]["status"]) == (1, "truncated")
     assert "torn" in rows[0]["reason"]
-    log.write_bytes(whole)
+    log.write_bytes(complete_data)
 
     code, rows = run(tmp_path, data)
 

@@ -112,9 +112,9 @@ def test_damage_is_reported_in_exit_code_output_summary_and_page(
 ) -> None:
     rule.damage(root)
     command, summary = COMMANDS[at], tmp_path / "summary.json"
-    given = [*arguments_of(command, tmp_path), "--input", root, "--summary", summary]
+    arguments = [*arguments_of(command, tmp_path), "--input", root, "--summary", summary]
 
-    result = run_here(command, *given)
+    result = run_here(command, *arguments)
 
     code = int(rule.codes.replace(" ", "")[at])
     assert result.returncode == code, result.stdout + result.stderr

@@ -83,12 +83,12 @@ def test_error_about_empty_path_names_its_option(
     words: tuple[str, ...], capsys: pytest.CaptureFixture[str]
 ) -> None:
     command = COMMAND_LINES[words]
-    given = [
+    arguments = [
         "given" for param in command.params if isinstance(param, click.Argument) and param.metavar
     ]
     for option in command.params:
         if isinstance(option, click.Option) and option.metavar in PATH_METAVARS:
-            assert main([*words, *given, option.opts[0], ""]) == 2
+            assert main([*words, *arguments, option.opts[0], ""]) == 2
             message = capsys.readouterr().err
             assert any(name in message for name in option.opts), message
 
@@ -104,9 +104,9 @@ def test_backup_without_metadata_log_warns_of_missing_topics(tmp_path: Path) -> 
     assert "no input contains the metadata log (__cluster_metadata-0)" in without.stdout
     assert "metadata.log.dir" in without.stdout
     shutil.copytree(DUMP / "__cluster_metadata-0", data / "__cluster_metadata-0")
-    whole = run_here("backup", "--input", data, "--output", tmp_path / "repository")
-    assert whole.returncode == 0
-    assert "metadata log" not in whole.stdout
+    complete_result = run_here("backup", "--input", data, "--output", tmp_path / "repository")
+    assert complete_result.returncode == 0
+    assert "metadata log" not in complete_result.stdout
 
 
 # -------------------------------------------------------------------- nested and foreign inputs
@@ -198,9 +198,11 @@ def test_stray_or_deleted_directory_is_read_if_given_as_input(tmp_path: Path, ma
     data = place(tmp_path, "data", "payments-1")
     marked = data / f"payments-0.{'a' * 32}-{mark}"
     shutil.copytree(DUMP / "payments-0", marked)
-    whole = run_here("cat", "payments", "--input", DUMP / "payments-0", "--format", "json")
+    complete_result = run_here(
+        "cat", "payments", "--input", DUMP / "payments-0", "--format", "json"
+    )
     named = run_here("cat", "payments", "--input", marked, "--format", "json")
-    assert (named.returncode, named.stdout) == (0, whole.stdout)
+    assert (named.returncode, named.stdout) == (0, complete_result.stdout)
     restored = run_here("restore", "--input", marked, "--output", tmp_path / "out")
     assert restored.returncode == 0, restored.stderr
     assert (tmp_path / "out" / "payments-0").is_dir()

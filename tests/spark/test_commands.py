@@ -63,9 +63,9 @@ def test_damage_ends_a_spark_command_with_exit_code_1(
 
 def test_statistics_on_spark_equal_those_of_threads(tmp_path: Path) -> None:
     report = tmp_path / "report.parquet"
-    given = ("--by", "partition", "--sizes", "--keys", "3", "--compact")
+    arguments = ("--by", "partition", "--sizes", "--keys", "3", "--compact")
 
-    result = run_here("stats", "--input", DUMP, *given, "--report", report, *ON_SPARK)
+    result = run_here("stats", "--input", DUMP, *arguments, "--report", report, *ON_SPARK)
 
     assert result.returncode == 0, result.stderr
     local = kafka_index.read_stats(DUMP, by="partition", sizes=True, keys=3, compact=True)
@@ -143,9 +143,9 @@ def test_command_on_spark_equals_the_local_engine(name: str, tmp_path: Path) -> 
 
 
 def test_remote_segments_are_built_as_by_the_local_engine(tmp_path: Path) -> None:
-    given = [*remote_segments(), "--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz"]
+    arguments = [*remote_segments(), "--index-interval-bytes", 1000, "--topics", "wallet_tx|log_gz"]
     for name, engine in (("threads", ()), ("spark", ON_SPARK)):
-        result = build_here(*given, "--output", tmp_path / name, *engine)
+        result = build_here(*arguments, "--output", tmp_path / name, *engine)
         assert result.returncode == 0, result.stderr
     assert index_files(tmp_path / "spark") == index_files(tmp_path / "threads")
 

@@ -169,12 +169,12 @@ def test_tasks_write_the_same_answer_files_as_the_local_engine(
     inventory = collect_inventory(
         [f"{configured_bucket}/logs"], indexes=f"{configured_bucket}/indexes"
     )
-    asked = open_queries(f"{configured_bucket}/queries", By.OFFSET)
+    queries_path = open_queries(f"{configured_bucket}/queries", By.OFFSET)
     totals = LookupTotals()
-    with AnswerTarget(f"{configured_bucket}/out", asked) as target:
+    with AnswerTarget(f"{configured_bucket}/out", queries_path) as target:
         settings = LookupSettings(By.OFFSET, Resolve.RECORD)
         with session_workers(spark) as workers:
-            for report in answer_queries(workers, asked, inventory, settings, target):
+            for report in answer_queries(workers, queries_path, inventory, settings, target):
                 totals.add(report)
         target.publish(totals.rows_of_split)
 

@@ -44,15 +44,15 @@ def test_missing_indexes_are_built_before_lookup_tasks(
     tables = [make_queries(by.value, 300, seed) for seed in range(2)]
     queries = write_queries(tmp_path / "queries", tables)
     answer(queries, local, by, tmp_path / "local")
-    asked = open_queries(str(queries), by)
+    queries_path = open_queries(str(queries), by)
     with (
         bucket_for_tasks(s3, tmp_path) as uri,
-        AnswerTarget(str(tmp_path / "out"), asked) as target,
+        AnswerTarget(str(tmp_path / "out"), queries_path) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
         settings = LookupSettings(by, by.default_resolve)
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
-            needs = find_needs(rows_of(asked, target), lookups=lookups)
+            needs = find_needs(rows_of(queries_path, target), lookups=lookups)
             asked_of = [tuple(row.values()) for rows in needs for row in rows.to_pylist()]
             build_needed(asked_of, "test", lookups=lookups)
             # As another worker begins.
@@ -61,7 +61,7 @@ def test_missing_indexes_are_built_before_lookup_tasks(
                 patch.delattr(SegmentIndexes, "_build_once")
                 reports = [
                     answer_split(split, another.open(), target.part_path(split), attempt_id="1")
-                    for split in asked.splits
+                    for split in queries_path.splits
                 ]
         target.publish({report.number: report.rows for report in reports})
     assert files(tmp_path / "out") == files(tmp_path / "local")
@@ -103,12 +103,12 @@ def test_each_log_is_read_by_one_request_of_one_worker(
     tables = [make_queries("offset", 300, seed) for seed in range(4)]
     queries = write_queries(tmp_path / "queries", tables)
     answer(queries, local, By.OFFSET, tmp_path / "local", resolve=Resolve.INDEX)
-    asked = open_queries(str(queries), By.OFFSET)
+    queries_path = open_queries(str(queries), By.OFFSET)
     totals = LookupTotals()
     with (
         fault_proxy(s3.endpoint) as proxy,
         bucket_for_tasks(s3.behind(proxy.endpoint), tmp_path) as uri,
-        AnswerTarget(str(tmp_path / "out"), asked) as target,
+        AnswerTarget(str(tmp_path / "out"), queries_path) as target,
     ):
         inventory = collect_inventory([upload(tmp_path / "logs", f"{uri}/logs")])
         unindexed = find_unindexed(inventory, By.OFFSET)
@@ -118,7 +118,7 @@ def test_each_log_is_read_by_one_request_of_one_worker(
         with session_workers(spark) as workers:
             prepare = partial(build_missing_indexes, workers, unindexed)
             for report in answer_queries(
-                workers, asked, inventory, settings, target, prepare=prepare
+                workers, queries_path, inventory, settings, target, prepare=prepare
             ):
                 totals.add(report)
         target.publish(totals.rows_of_split)

@@ -170,8 +170,8 @@ class StoppedBroker:
         self.change()
 
     def command(self, repository: str | Path, nodes: str) -> list[Argument]:
-        given: list[Argument] = ["--input", self.path, "--output", repository]
-        return ["backup", "--quiet", *given, "--brokers", nodes, "--wait", "1s"]
+        arguments: list[Argument] = ["--input", self.path, "--output", repository]
+        return ["backup", "--quiet", *arguments, "--brokers", nodes, "--wait", "1s"]
 
     def change(self) -> None:
         for name in PARTITIONS:

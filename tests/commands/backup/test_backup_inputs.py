@@ -315,12 +315,12 @@ def test_missing_backup_is_reported(selector: str, message: str, backup: str) ->
 def test_rewrite_of_a_backup_is_rejected(backup: str, tmp_path: Path) -> None:
     keys = tmp_path / "keys"
     keys.write_text("nobody\n")
-    asked = ("rewrite", "--input", backup, "--drop-keys", keys)
-    result = run_here(*asked, "--output", tmp_path / "out")
+    arguments = ("rewrite", "--input", backup, "--drop-keys", keys)
+    result = run_here(*arguments, "--output", tmp_path / "out")
     assert result.returncode == 2
     assert "restore the backup, and rewrite the restored directory" in result.stderr
     assert not (tmp_path / "out").exists()
-    assert "0 of 66,676 records dropped" in run_here(*asked, "--dry-run").stdout
+    assert "0 of 66,676 records dropped" in run_here(*arguments, "--dry-run").stdout
 
 
 def test_output_within_a_backup_is_rejected(backup: str) -> None:

@@ -169,9 +169,9 @@ def test_captured_transactions_are_complete_or_absent_in_all_logs(tmp_path: Path
     for seed in range(_SEEDS):
         run = _Run(seed, tmp_path / str(seed), apart=300 if seed % 2 else 1)
         result = run.clamped()
-        left = run.with_ends(result)
-        assert left.torn() == [], seed
-        _check_ends(run, left, result, seed)
+        remaining_ends = run.with_ends(result)
+        assert remaining_ends.torn() == [], seed
+        _check_ends(run, remaining_ends, result, seed)
         clamped += bool(result)
         states_cut += any(state in result for state in run.history.states)
     assert clamped > _SEEDS / 4

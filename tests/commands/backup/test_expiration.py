@@ -179,13 +179,13 @@ def test_list_reports_unsynchronized_brokers_and_skipped_partitions(
 ) -> None:
     root = repository.root
     for node_id, later in ((1, 0), (2, 90_000)):
-        own = put_run(open_repository(root), NOON + later, node_id, (1, 2))
-        delete_manifest(root, own)
+        own_backup = put_run(open_repository(root), NOON + later, node_id, (1, 2))
+        delete_manifest(root, own_backup)
         missed = SkippedPartition(
             topic="new", partition=0, topic_id=None, reason="it has no id yet", backups=1
         )
         repository.put_manifest(
-            msgspec.structs.replace(own, backup_id=backup_id_at(NOON), skipped=(missed,))
+            msgspec.structs.replace(own_backup, backup_id=backup_id_at(NOON), skipped=(missed,))
         )
     (row,) = listed(root)
     assert row["status"] == "inconsistent"
@@ -376,12 +376,14 @@ def test_chunk_with_a_corrupt_batch_and_a_valid_hash_is_damage(
 
 
 def test_batch_with_wrong_checksum_is_reported(repository: Repository, tmp_path: Path) -> None:
-    written = put_run(repository, NOON)
-    partition = written.partitions[0]
+    written_backup = put_run(repository, NOON)
+    partition = written_backup.partitions[0]
     first = msgspec.structs.replace(partition.chunks[0], crc32=1)
     altered = msgspec.structs.replace(partition, chunks=(first, *partition.chunks[1:]))
     repository.put_manifest(
-        msgspec.structs.replace(written, backup_id=backup_id_at(NOON + 1), partitions=(altered,))
+        msgspec.structs.replace(
+            written_backup, backup_id=backup_id_at(NOON + 1), partitions=(altered,)
+        )
     )
     code, rows = verified(repository.root, tmp_path, "--backup", backup_id_at(NOON + 1))
     assert code == 1
@@ -412,7 +414,7 @@ def random_runs(seed: int) -> list[str]:
 def test_expiration_keeps_daily_weekly_and_monthly_backups(seed: int) -> None:
     runs = random_runs(seed)
     request = ExpireBackupsRequest(uri="unused", keep_last=3)
-    kept = keep_reasons({run: backup_id_ms(run) for run in runs}, request)
+    kept_reasons = keep_reasons({run: backup_id_ms(run) for run in runs}, request)
     days = sorted({run[:8] for run in runs})
     expected = {*runs[-3:]}
     for day in days[-7:]:
@@ -425,7 +427,7 @@ def test_expiration_keeps_daily_weekly_and_monthly_backups(seed: int) -> None:
     for run in runs:
         months[run[:6]] = run
     expected.update(months[month] for month in sorted(months)[-12:])
-    assert set(kept) == expected
+    assert set(kept_reasons) == expected
 
 
 def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
@@ -445,8 +447,8 @@ def test_expiration_uses_the_day_of_the_capture(local: str) -> None:
 def test_expiration_keeps_the_newest_backup() -> None:
     runs = {run: backup_id_ms(run) for run in random_runs(1)}
     request = ExpireBackupsRequest(uri="unused", keep_last=0, **NEWEST_ONLY)
-    kept = keep_reasons(runs, request)
-    assert kept == {max(random_runs(1)): "the newest complete backup"}
+    kept_reasons = keep_reasons(runs, request)
+    assert kept_reasons == {max(random_runs(1)): "the newest complete backup"}
 
 
 def aged(root: str, seconds: float) -> None:
@@ -467,10 +469,10 @@ def local(tmp_path: Path) -> str:
 @pytest.fixture
 def orphans(local: str) -> Manifest:
     """A run that was killed long ago, before its manifest was there, in that repository."""
-    own = put_run(open_repository(local), NOON - 2)
-    delete_manifest(local, own)
+    own_backup = put_run(open_repository(local), NOON - 2)
+    delete_manifest(local, own_backup)
     aged(local, 3 * rules.SPARED_S)
-    return own
+    return own_backup
 
 
 def restore_objects(repository: Repository, own: Manifest) -> None:
@@ -538,15 +540,15 @@ def test_incomplete_backup_without_a_newer_complete_one_is_kept(repository: Repo
 
 def test_objects_of_a_running_backup_survive_concurrent_expiration(local: str) -> None:
     root = local
-    own = put_run(open_repository(root), NOON - 2)
+    own_backup = put_run(open_repository(root), NOON - 2)
     aged(root, 3 * rules.SPARED_S)
     slow = open_repository(root)
-    assert slow.newest(1) == own
+    assert slow.newest(1) == own_backup
     put_run(open_repository(root), NOON - 1)
     for _ in range(2):
         expire(root, **NEWEST_ONLY)
     assert list(open_repository(root).brokers_by_backup()) == [backup_id_at(NOON - 1)]
-    slow.put_manifest(msgspec.structs.replace(own, backup_id=backup_id_at(NOON)))
+    slow.put_manifest(msgspec.structs.replace(own_backup, backup_id=backup_id_at(NOON)))
     expire(root, **NEWEST_ONLY)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
     assert len(below(root, "data")) == 3
@@ -594,10 +596,10 @@ def test_slow_expiration_keeps_objects_young_at_its_start(
     local: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = local
-    own = put_run(open_repository(root), NOON - 2)
-    path = manifest_path(root, own.backup_id, 1)
+    own_backup = put_run(open_repository(root), NOON - 2)
+    path = manifest_path(root, own_backup.backup_id, 1)
     data = store_of(root).read(path)
-    delete_manifest(root, own)
+    delete_manifest(root, own_backup)
     aged(root, rules.SPARED_S - 60)
     listings = iter(range(9))
     brokers_by_backup = Repository.brokers_by_backup

@@ -158,16 +158,16 @@ def test_producer_expired_at_the_given_time_is_in_no_snapshot(
     latest = 1_700_000_000_000 + 10_000
     day_ms = 86_400_000
 
-    kept = build(data, replace(settings, expiration=ProducerExpiration(day_ms, latest)))
+    kept_result = build(data, replace(settings, expiration=ProducerExpiration(day_ms, latest)))
 
-    assert {row.status for row in kept} == {"unchanged"}
+    assert {row.status for row in kept_result} == {"unchanged"}
     rows = build(data, replace(settings, expiration=ProducerExpiration(day_ms, latest + day_ms)))
     changed = {
         name for name, content in visible(tmp_path / "out").items() if content != for_ever[name]
     }
     assert changed
     assert all(name.endswith(".snapshot") for name in changed)
-    assert [one.producers for one in rows] < [one.producers for one in kept]
+    assert [one.producers for one in rows] < [one.producers for one in kept_result]
 
 
 def test_empty_active_segment_keeps_the_snapshot_at_its_base_offset(

@@ -265,8 +265,8 @@ def test_offsets_file_without_exactly_one_line_per_partition_is_rejected(
         write_partition(tmp_path / "dump", {0: batch(0, 4)}, f"t-{number}")
     (tmp_path / "offsets").write_text(text)
     out = tmp_path / "out"
-    given = ("--input", tmp_path / "dump", "--output", out, "--offsets", tmp_path / "offsets")
-    assert reason in export(2, *given)
+    arguments = ("--input", tmp_path / "dump", "--output", out, "--offsets", tmp_path / "offsets")
+    assert reason in export(2, *arguments)
     assert not list(out.rglob("*.parquet"))
 
 

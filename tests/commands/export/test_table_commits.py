@@ -138,8 +138,8 @@ def test_rerun_completes_a_killed_commit(
         ended = runs.failing(place, step, failure, "export", *command)
         assert ended.code in (0, -signal.SIGKILL), (step, ended.stderr)
         assert lake.rows_if_any("topic") in (old, new), (failure, step)
-        again = run_here("export", *command)
-        assert again.returncode == 0, (failure, step, again.stderr)
+        second_result = run_here("export", *command)
+        assert second_result.returncode == 0, (failure, step, second_result.stderr)
         assert lake.values("topic") == new, (failure, step)
         assert len(set(lake.files("topic"))) == len(lake.files("topic")), (failure, step)
 

@@ -91,8 +91,8 @@ def test_rerun_with_other_decoding_options_is_rejected(dump: Path, tmp_path: Pat
     for decode in (None, "both"):
         with pytest.raises(InputError, match="another value of --decode"):
             kafka_index.export_records(dump, tmp_path, topics="orders", decode=decode)
-    again = kafka_index.export_records(dump, tmp_path, topics="orders", decode="value")
-    assert again.counts["records"] == 0
+    second_records = kafka_index.export_records(dump, tmp_path, topics="orders", decode="value")
+    assert second_records.counts["records"] == 0
 
 
 def test_undecodable_row_fails_the_partition_in_fail_fast_mode(dump: Path, tmp_path: Path) -> None:

@@ -446,11 +446,11 @@ def test_completed_import_is_not_repeated(tmp_path: Path, mode: tuple[str, ...])
     imported(tables, logs, *mode)
     before = contents(logs)
 
-    again = run_here("import", "--input", tables, "--output", logs, *mode)
+    second_result = run_here("import", "--input", tables, "--output", logs, *mode)
 
-    assert again.returncode == 0
-    assert "imported by an earlier run" in again.stdout
-    assert "100 records in 1 partition" in again.stdout
+    assert second_result.returncode == 0
+    assert "imported by an earlier run" in second_result.stdout
+    assert "100 records in 1 partition" in second_result.stdout
     assert contents(logs) == before
 
 

@@ -322,9 +322,9 @@ def test_aiven_csv_is_read_with_the_configured_output_fields(tmp_path: Path) -> 
 def test_layout_auto_reports_the_detected_layout_and_rejects_unknown_files(tmp_path: Path) -> None:
     written(tmp_path / "in" / "t+0+0.json", "text")
     arguments = ("--output", tmp_path / "logs", "--layout", "auto")
-    given = ("--layout-property", "value.converter=string")
+    options = ("--layout-property", "value.converter=string")
 
-    taken = run_here("import", "--input", tmp_path / "in", *arguments, *given)
+    taken = run_here("import", "--input", tmp_path / "in", *arguments, *options)
     written(tmp_path / "other" / "rows.json", {"id": 1})
     refused = run_here("import", "--input", tmp_path / "other", *arguments)
 

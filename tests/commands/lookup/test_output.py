@@ -78,8 +78,8 @@ def test_output_with_missing_answers_is_not_published(
     tmp_path: Path, work: Path, dump: Path, rows: dict[int, int]
 ) -> None:
     for number in range(3):
-        asked = [query("orders", 0, row) for row in range(10)]
-        write_queries(tmp_path / "queries" / f"{number}.parquet", asked)
+        queries_path = [query("orders", 0, row) for row in range(10)]
+        write_queries(tmp_path / "queries" / f"{number}.parquet", queries_path)
     queries = open_queries(str(tmp_path / "queries"), By.OFFSET)
     with (
         answered(queries, dump, work / "out") as target,

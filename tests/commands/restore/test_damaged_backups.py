@@ -71,8 +71,8 @@ def test_restore_keeps_intact_batches_of_a_damaged_object_and_reports_it(
     backed: Path, tmp_path: Path, damage: str, place: int
 ) -> None:
     path = sorted((backed / "repository" / "data").glob(f"{_NAME}-*/*.log"))[place]
-    whole = path.read_bytes()
-    left = DAMAGES[damage](whole)
+    complete_data = path.read_bytes()
+    left = DAMAGES[damage](complete_data)
     path.unlink()
     if left is not None:
         path.write_bytes(left)
@@ -87,7 +87,7 @@ def test_restore_keeps_intact_batches_of_a_damaged_object_and_reports_it(
         none = restore(source, tmp_path / "none", "--salvage", "none")
     finally:
         path.rmdir() if path.is_dir() else path.unlink(missing_ok=True)
-        path.write_bytes(whole)
+        path.write_bytes(complete_data)
     all_offsets = offsets_in(backed / "data" / _NAME)
     for each, output in ((run, "out"), (prefix, "prefix")):
         assert each.code == 1, each.done.stderr

@@ -157,12 +157,12 @@ def test_key_files_that_a_rewrite_rejects_are_rejected(
 ) -> None:
     (tmp_path / "keys.txt").write_text(text)
     run = restore(dump, tmp_path / "out", "--drop-keys", tmp_path / "keys.txt")
-    again = run_here(
+    second_result = run_here(
         *("rewrite", "--input", dump, "--output", tmp_path / "out"),
         *("--drop-keys", tmp_path / "keys.txt"),
     )
-    assert run.code == again.returncode == 2
-    errors = [done.stderr.partition(" (see ")[0] for done in (run.done, again)]
+    assert run.code == second_result.returncode == 2
+    errors = [done.stderr.partition(" (see ")[0] for done in (run.done, second_result)]
     assert errors[0] == errors[1] != ""
     assert not (tmp_path / "out").exists()
 
@@ -225,10 +225,10 @@ def test_backup_is_restored_without_the_keys(
         for found in (run, plain)
     ]
     assert ends[0] == ends[1]
-    kept = rows(tmp_path / "plain")
-    assert rows(tmp_path / "out") == without_keys(kept, keys)
-    assert len(without_keys(kept, keys)) < len(kept)
-    assert (len(kept) < len(rows(dump))) == (part == "until")
+    kept_rows = rows(tmp_path / "plain")
+    assert rows(tmp_path / "out") == without_keys(kept_rows, keys)
+    assert len(without_keys(kept_rows, keys)) < len(kept_rows)
+    assert (len(kept_rows) < len(rows(dump))) == (part == "until")
     for name in INTERNAL[:2]:
         found, expected = (contents(tmp_path / each / name) for each in ("out", "plain"))
         assert found == expected
@@ -340,8 +340,8 @@ def test_killed_restore_is_completed_only_with_the_same_keys(
     path = file_of(tmp_path, keys)
 
     def command(output: Path) -> list[Argument]:
-        given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
-        return [*given, "--drop-keys", path, "--output", output]
+        arguments = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
+        return [*arguments, "--drop-keys", path, "--output", output]
 
     out = tmp_path / "out"
     with KilledRuns(*command(tmp_path / "warm-up")) as runs:

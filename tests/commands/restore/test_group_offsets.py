@@ -300,7 +300,7 @@ def test_restore_killed_while_clamping_is_completed(tmp_path: Path, dump: Path) 
 def test_offsets_clamped_by_a_killed_run_are_reported_by_the_next_run(
     tmp_path: Path, dump: Path
 ) -> None:
-    whole = clamp(dump, tmp_path / "whole", "--clamp-groups")
+    complete_result = clamp(dump, tmp_path / "whole", "--clamp-groups")
     out = tmp_path / "out"
     kill_while_clamping(dump, out, MARKER, "1")
     inode = (out / HOME).stat().st_ino
@@ -309,5 +309,5 @@ def test_offsets_clamped_by_a_killed_run_are_reported_by_the_next_run(
 
     assert (out / HOME).stat().st_ino == inode
     assert {row["group"]: row["status"] for row in run.rows} == {
-        row["group"]: row["status"] for row in whole.rows
+        row["group"]: row["status"] for row in complete_result.rows
     }

@@ -39,8 +39,8 @@ class KillRestore(Protocol):
 @pytest.fixture(scope="module")
 def killed_restore(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KillRestore]:
     def command(dump: Path, output: Path, *more: Argument) -> list[Argument]:
-        given = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
-        return [*given, *more, "--output", output]
+        arguments = ("restore", "--input", dump, "--config", SETTINGS, "--threads", 1, "--quiet")
+        return [*arguments, *more, "--output", output]
 
     def run(dump: Path, output: Path, share: float, *more: Argument) -> bool:
         return runs.run(output, 1 + round(share * calls), *command(dump, output, *more))

@@ -42,13 +42,13 @@ def restore_both(first: Path, second: Path, output: Path, *more: str) -> Restore
 def test_damaged_batch_is_repaired_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
-    whole = contents(second / PARTITION)
+    complete_contents = contents(second / PARTITION)
     damage_batch(logs(first / PARTITION)[1], number)
 
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
     (row,) = run.rows
     assert "repaired from" in (row["note"] or "") or row["path"] == str(second / PARTITION)
 
@@ -56,14 +56,14 @@ def test_damaged_batch_is_repaired_from_the_other_copy(
 def test_missing_segment_is_repaired_from_the_other_copy(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
-    whole = contents(second / PARTITION)
+    complete_contents = contents(second / PARTITION)
     damage_batch(logs(second / PARTITION)[-1], -1)
     logs(first / PARTITION)[1].unlink()
 
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
 
 
 def checkpoint_log_start(dump: Path, offset: int) -> None:
@@ -110,14 +110,14 @@ def test_offsets_below_the_log_start_are_not_repaired(
 
 
 def test_damaged_first_batch_is_repaired(tmp_path: Path, first: Path, second: Path) -> None:
-    whole = contents(second / PARTITION)
+    complete_contents = contents(second / PARTITION)
     damage_batch(logs(first / PARTITION)[0], 0)
     damage_batch(logs(second / PARTITION)[-1], -1)
 
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
 
 
 def test_offsets_missing_in_both_copies_are_lost(tmp_path: Path, first: Path, second: Path) -> None:
@@ -237,14 +237,14 @@ def test_offsets_before_a_repair_are_a_loss(tmp_path: Path, first: Path, second:
 def test_complete_copy_repairs_before_a_copy_with_gaps(
     tmp_path: Path, first: Path, second: Path, third: Path
 ) -> None:
-    whole = contents(third / PARTITION)
+    complete_contents = contents(third / PARTITION)
     damage_all(logs(first / PARTITION)[0], 5, 14)
     without_batches(logs(second / PARTITION)[0], 8, 9)
 
     run = restore_both(first, second, tmp_path / "out", "--input", str(third))
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
 
 
 def test_log_start_is_repaired_from_the_complete_copy(
@@ -324,7 +324,7 @@ def test_offsets_that_a_cleaner_may_have_removed_report_the_copy_with_them(
 def test_damaged_log_start_is_repaired_if_the_log_has_gaps(
     tmp_path: Path, first: Path, second: Path, number: int
 ) -> None:
-    whole = contents(second / PARTITION)
+    complete_contents = contents(second / PARTITION)
     drop_batch(logs(first / PARTITION)[number], 4)
     damage_batch(logs(first / PARTITION)[0], 0)
     damage_batch(logs(second / PARTITION)[-1], -1)
@@ -332,13 +332,13 @@ def test_damaged_log_start_is_repaired_if_the_log_has_gaps(
     run = restore_both(first, second, tmp_path / "out", "--salvage", "batches")
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
 
 
 def test_different_corrupt_batches_of_two_copies_are_all_repaired(
     tmp_path: Path, first: Path, second: Path
 ) -> None:
-    whole = contents(second / PARTITION)
+    complete_contents = contents(second / PARTITION)
     damage_batch(logs(first / PARTITION)[1], 3)
     damage_batch(logs(second / PARTITION)[1], 9)
 
@@ -349,11 +349,11 @@ def test_different_corrupt_batches_of_two_copies_are_all_repaired(
 
     for run, name in zip(both, ("out", "turned"), strict=True):
         assert run.code == 0, run.done.stdout
-        assert contents(tmp_path / name / PARTITION) == whole
+        assert contents(tmp_path / name / PARTITION) == complete_contents
 
 
 def test_log_end_of_a_damaged_replica_is_kept(tmp_path: Path, first: Path, second: Path) -> None:
-    whole = contents(first / PARTITION)
+    complete_contents = contents(first / PARTITION)
     damage_batch(logs(first / PARTITION)[-1], 2)
     last = logs(second / PARTITION)[-1]
     last.write_bytes(last.read_bytes()[:-20])
@@ -361,7 +361,7 @@ def test_log_end_of_a_damaged_replica_is_kept(tmp_path: Path, first: Path, secon
     run = restore_both(first, second, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
-    assert contents(tmp_path / "out" / PARTITION) == whole
+    assert contents(tmp_path / "out" / PARTITION) == complete_contents
 
 
 def test_copies_of_different_topics_are_rejected(tmp_path: Path, first: Path, second: Path) -> None:

@@ -197,8 +197,8 @@ def test_partition_with_a_log_start_above_its_end_is_skipped(tmp_path: Path) -> 
     assert run.partitions("left_out") == {"payments-0"}
     assert not (tmp_path / "out/payments-0").exists()
 
-    again = restore(dump, tmp_path / "again", "--log-start", "payments-0=10")
-    assert again.code == 0, again.done.stdout
+    second_result = restore(dump, tmp_path / "again", "--log-start", "payments-0=10")
+    assert second_result.code == 0, second_result.done.stdout
     text = (tmp_path / "again/log-start-offset-checkpoint").read_text()
     assert text == "0\n1\npayments 0 10\n"
 

@@ -40,7 +40,7 @@ def test_prefix_of_a_damaged_segment_and_later_segments_are_kept(
     before = records(dump / PARTITION)
     second = logs(dump / PARTITION)[1]
     lost_records = sum(count for _, _, count in places(second)[5:])
-    whole = second.read_bytes()
+    complete_data = second.read_bytes()
     damage_batch(second, 5)
 
     run = restore(dump, tmp_path / "out")
@@ -51,9 +51,9 @@ def test_prefix_of_a_damaged_segment_and_later_segments_are_kept(
     (lost,) = run.lost
     assert lost["reason_code"] == "bad_crc"
     assert lost["records"] == lost_records
-    kept = logs(tmp_path / "out" / PARTITION)[1].read_bytes()
-    assert whole.startswith(kept)
-    assert lost["size_bytes"] == len(whole) - len(kept)
+    kept_data = logs(tmp_path / "out" / PARTITION)[1].read_bytes()
+    assert complete_data.startswith(kept_data)
+    assert lost["size_bytes"] == len(complete_data) - len(kept_data)
     assert lost["last_offset"] == int(logs(dump / PARTITION)[2].stem) - 1
 
 
@@ -63,12 +63,12 @@ def test_runbook_reports_how_many_more_offsets_a_prefix_loses(tmp_path: Path, du
         damage_batch(second, number)
 
     prefix = restore(dump, tmp_path / "prefix")
-    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+    kept_result = restore(dump, tmp_path / "batches", "--salvage", "batches")
 
     more = records(tmp_path / "batches" / PARTITION) - records(tmp_path / "prefix" / PARTITION)
     line = f"{PARTITION}: --salvage batches would keep {more:,} more offsets"
     assert line in prefix.done.stdout
-    assert "more offsets" not in kept.done.stdout
+    assert "more offsets" not in kept_result.done.stdout
 
 
 def test_salvage_batches_drops_only_corrupt_batches(tmp_path: Path, dump: Path) -> None:
@@ -209,13 +209,13 @@ def test_number_of_records_after_a_torn_batch_is_unknown(
 
 def test_zeros_of_preallocation_are_truncated_and_no_loss(tmp_path: Path, dump: Path) -> None:
     last = logs(dump / PARTITION)[-1]
-    whole = last.read_bytes()
-    last.write_bytes(whole + bytes(10_000))
+    complete_data = last.read_bytes()
+    last.write_bytes(complete_data + bytes(10_000))
 
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 0, run.done.stdout
-    assert logs(tmp_path / "out" / PARTITION)[-1].read_bytes() == whole
+    assert logs(tmp_path / "out" / PARTITION)[-1].read_bytes() == complete_data
 
 
 def test_log_end_below_the_checkpoints_is_a_loss(tmp_path: Path, dump: Path) -> None:
@@ -404,15 +404,17 @@ def test_batch_with_decreasing_offsets_is_damage(
     sound, (position, *_) = log.read_bytes(), places(log)[number]
     duplicate_batch(log, number)
 
-    kept = restore(dump, tmp_path / "batches", "--salvage", "batches")
+    kept_result = restore(dump, tmp_path / "batches", "--salvage", "batches")
     prefix = restore(dump, tmp_path / "prefix")
     none = restore(dump, tmp_path / "none", "--salvage", "none")
 
-    assert [each.code for each in (kept, prefix, none)] == [1, 1, 1]
-    assert not any("nothing lost" in each.done.stdout for each in (kept, prefix, none))
-    assert [(row["reason_code"], row["records"]) for row in kept.lost] == [("overlap", 0)]
-    assert f"nothing is lost: it repeats the batch at byte {position}" in kept.lost[0]["reason"]
-    assert "0 records lost in 1 range" in kept.done.stdout
+    assert [each.code for each in (kept_result, prefix, none)] == [1, 1, 1]
+    assert not any("nothing lost" in each.done.stdout for each in (kept_result, prefix, none))
+    assert [(row["reason_code"], row["records"]) for row in kept_result.lost] == [("overlap", 0)]
+    assert (
+        f"nothing is lost: it repeats the batch at byte {position}" in kept_result.lost[0]["reason"]
+    )
+    assert "0 records lost in 1 range" in kept_result.done.stdout
     assert [row["reason_code"] for row in prefix.lost][:1] == ["overlap"]
     assert none.partitions("left_out") == {PARTITION}
     assert (tmp_path / "batches" / PARTITION / log.name).read_bytes() == sound
@@ -439,12 +441,12 @@ def test_batch_with_decreasing_offsets_that_repeats_no_batch_is_lost(
 
 
 def test_repeated_batch_is_repaired_from_a_copy_without_it(tmp_path: Path, dump: Path) -> None:
-    whole = copy_dump(tmp_path / "whole", PARTITION)
+    complete_dump = copy_dump(tmp_path / "whole", PARTITION)
     log = logs(dump / PARTITION)[1]
     sound = log.read_bytes()
     duplicate_batch(log, 3)
 
-    run = restore(dump, tmp_path / "out", "--input", whole)
+    run = restore(dump, tmp_path / "out", "--input", complete_dump)
 
     assert run.code == 0
     assert (run.lost, run.partitions("restored")) == ([], {PARTITION})

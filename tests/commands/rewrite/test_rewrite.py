@@ -326,8 +326,8 @@ def test_damaged_partition_is_skipped_and_reported(tmp_path: Path) -> None:
 
 def torn_log(folder: Path, **checkpoints: int) -> Path:
     """Write a partition of offsets 0 and 1 and a torn batch at 2; return its data directory."""
-    whole = batch(0, b"k", b"drop")
-    write_partition(folder / "in", {0: whole + batch(2, b"k")[:-3]})
+    complete_batch = batch(0, b"k", b"drop")
+    write_partition(folder / "in", {0: complete_batch + batch(2, b"k")[:-3]})
     for name, offset in checkpoints.items():
         path = folder / "in" / f"{name.replace('_', '-')}-offset-checkpoint"
         path.write_text(f"0\n1\ntopic 0 {offset}\n")

@@ -271,9 +271,9 @@ def test_subject_settings_are_printed(tmp_path: Path) -> None:
 def test_written_folder_is_a_source_of_the_same_schemas(tmp_path: Path) -> None:
     output = tmp_path / "schemas"
     first = kafka_index.read_schemas(TYPED, output=output)
-    again = kafka_index.read_schemas(TYPED, schemas=output)
-    assert again.to_arrow().equals(first.to_arrow())
-    assert uses_of(again) == uses_of(first)
+    second_schemas = kafka_index.read_schemas(TYPED, schemas=output)
+    assert second_schemas.to_arrow().equals(first.to_arrow())
+    assert uses_of(second_schemas) == uses_of(first)
 
 
 @pytest.mark.parametrize("place", [".", "schemas", ".."])

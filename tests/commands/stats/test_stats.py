@@ -304,12 +304,12 @@ def test_stats_of_a_split_log_equal_those_of_the_unsplit_log(
     remove_segment(tmp_path / "data")
     dumps: list[str | Path] = [DUMP, tmp_path / "data"]
     given: dict[str, Any] = {"by": "partition", "sizes": True, "keys": 3}
-    whole = kafka_index.read_stats(dumps, **given)
+    complete_stats = kafka_index.read_stats(dumps, **given)
     monkeypatch.setattr("kafka_index.commands.stats.stats_job._READ_PART_BYTES", 1)
     split = kafka_index.read_stats(dumps, **given)
-    assert split.to_arrow() == whole.to_arrow()
-    assert split.missing_offsets == whole.missing_offsets
-    assert len(whole.missing_offsets.ranges) == 1
+    assert split.to_arrow() == complete_stats.to_arrow()
+    assert split.missing_offsets == complete_stats.missing_offsets
+    assert len(complete_stats.missing_offsets.ranges) == 1
 
 
 @pytest.mark.parametrize(

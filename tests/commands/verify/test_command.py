@@ -112,13 +112,13 @@ def test_report_has_the_schema_of_the_rows(data: Path, tmp_path: Path, ending: s
 def test_built_files_in_another_folder_are_verified(data: Path, tmp_path: Path) -> None:
     built = tmp_path / "built"
     assert run_here("build", "--input", data, "--output", built).returncode == ExitCode.DONE
-    given = ("verify", "--input", data, "--indexes", built)
-    assert run_here(*given).returncode == ExitCode.DONE
+    options = ("verify", "--input", data, "--indexes", built)
+    assert run_here(*options).returncode == ExitCode.DONE
 
     index = min((built / PARTITION).glob("*.timeindex"))
     index.write_bytes(b"")
 
-    result = run_here(*given)
+    result = run_here(*options)
     assert result.returncode == ExitCode.DAMAGE
     assert str(index) in result.stdout
 

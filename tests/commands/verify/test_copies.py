@@ -148,12 +148,12 @@ def test_records_missing_above_the_cleaner_checkpoint_are_a_difference(
 
 @pytest.mark.parametrize("codec", [0, 1, 4])
 def test_changed_record_in_a_cleaned_batch_is_a_difference(tmp_path: Path, codec: int) -> None:
-    whole = packed_batch(0, [(0, T), (1, T), (2, T)], codec)
+    complete_batch = packed_batch(0, [(0, T), (1, T), (2, T)], codec)
     cleaned = packed_batch(0, [(0, T), (2, T)], codec, last_offset_delta=2)
     changed = packed_batch(0, [(0, T), (2, T + 1)], codec, last_offset_delta=2)
 
-    equal = compared(tmp_path / "a", {0: [whole]}, {0: [cleaned]})
-    other = compared(tmp_path / "b", {0: [whole]}, {0: [changed]})
+    equal = compared(tmp_path / "a", {0: [complete_batch]}, {0: [cleaned]})
+    other = compared(tmp_path / "b", {0: [complete_batch]}, {0: [changed]})
 
     assert (equal[0], equal[2]) == (FileClass.THINNED, False)
     assert other[0] is FileClass.DIVERGED
@@ -230,7 +230,7 @@ def without_last_record(log: bytes) -> Iterator[bytes]:
 def test_missing_records_that_a_cleaner_keeps_are_a_difference(
     tmp_path: Path, epoch: int, last: int
 ) -> None:
-    whole = packed_batch(0, [(0, T), (1, T), (2, T)])
+    complete_batch = packed_batch(0, [(0, T), (1, T), (2, T)])
     cleaned = packed_batch(0, [(0, T)], last_offset_delta=last, leader_epoch=epoch)
 
-    assert compared(tmp_path, {0: [whole]}, {0: [cleaned]})[0] is FileClass.DIVERGED
+    assert compared(tmp_path, {0: [complete_batch]}, {0: [cleaned]})[0] is FileClass.DIVERGED

@@ -187,8 +187,8 @@ def test_restore_on_spark_that_is_killed_is_completed(
 ) -> None:
     root = tmp_path / "out"
     root.mkdir()
-    given = [*COMMAND, *command(dump.home, root, "--engine", "spark")]
-    process = subprocess.Popen(given, env=environment(), start_new_session=True)
+    arguments = [*COMMAND, *command(dump.home, root, "--engine", "spark")]
+    process = subprocess.Popen(arguments, env=environment(), start_new_session=True)
     # In the midst of the partitions: some are there, and not all of them.
     wanted = number * len(dump.written) // 4
     while process.poll() is None and len(list(root.glob("data/*/*.log"))) < wanted:
@@ -198,7 +198,9 @@ def test_restore_on_spark_that_is_killed_is_completed(
     is_over = process.returncode == 0
     check(reference, dump, root, is_over=is_over)
 
-    result = subprocess.run(given, env=environment(), check=False, capture_output=True, text=True)
+    result = subprocess.run(
+        arguments, env=environment(), check=False, capture_output=True, text=True
+    )
 
     assert result.returncode == (2 if is_over else 0), result.stderr
     check(reference, dump, root, is_over=True)

@@ -134,8 +134,8 @@ def test_length_below_the_smallest_batch_is_bad_length(length: int) -> None:
 
 @pytest.mark.parametrize("over", [1, 2, 50])
 def test_batch_that_extends_beyond_the_log_is_torn(over: int) -> None:
-    whole = batch(0)
-    assert size_at(whole, log_size=len(whole) - over) == batch_header.TORN_BATCH
+    complete_batch = batch(0)
+    assert size_at(complete_batch, log_size=len(complete_batch) - over) == batch_header.TORN_BATCH
 
 
 def test_largest_batch_length_does_not_overflow() -> None:

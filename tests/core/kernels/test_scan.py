@@ -151,14 +151,14 @@ def test_scan_without_checksums_accepts_a_wrong_one() -> None:
 
 @pytest.mark.parametrize("left", range(1, 18))
 def test_less_than_a_header_at_the_end_is_torn(left: int) -> None:
-    whole = batch(0)
-    assert stop_of(whole, whole[:left]) == (SCAN_TORN_HEADER, len(whole))
+    complete_batch = batch(0)
+    assert stop_of(complete_batch, complete_batch[:left]) == (SCAN_TORN_HEADER, len(complete_batch))
 
 
 def test_batch_truncated_anywhere_after_its_magic_is_torn() -> None:
-    whole = batch(0)
-    for left in range(18, len(whole)):
-        assert stop_of(whole[:left]) == (SCAN_TORN_BATCH, 0)
+    complete_batch = batch(0)
+    for left in range(18, len(complete_batch)):
+        assert stop_of(complete_batch[:left]) == (SCAN_TORN_BATCH, 0)
 
 
 @pytest.mark.parametrize("length", [13, 0, -1, -(2**31)])

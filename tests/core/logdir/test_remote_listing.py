@@ -236,9 +236,9 @@ def test_segment_table_iterates_over_its_segments(tmp_path: Path) -> None:
     assert [table[number] for number in range(-6, 6)] == files + files
     assert table[1:4] == files[1:4]
     assert table.total_bytes == 12
-    again = SegmentTable.from_files(files)
-    assert list(again) == files
-    assert [partition.partition for partition in again.partitions] == [
+    second_files = SegmentTable.from_files(files)
+    assert list(second_files) == files
+    assert [partition.partition for partition in second_files.partitions] == [
         partition.partition for partition in partitions
     ]
-    assert isinstance(again.partitions[0], PartitionSegments)
+    assert isinstance(second_files.partitions[0], PartitionSegments)

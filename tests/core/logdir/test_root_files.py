@@ -112,9 +112,9 @@ def test_commands_agree_on_a_malformed_metadata_file(name: str, state: str, tmp_
 
     for command, arguments in COMMANDS.items():
         names = {"DATA": data, "OUT": tmp_path / command}
-        given = [names.get(str(argument), argument) for argument in arguments]
+        options = [names.get(str(argument), argument) for argument in arguments]
         with enforce_permissions():
-            result = run_here(command, *given)
+            result = run_here(command, *options)
         text = result.stdout + result.stderr
         codes, is_named = expected(command, name, file_state)
         assert result.returncode in codes, (command, text)

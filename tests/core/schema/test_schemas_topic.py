@@ -216,7 +216,7 @@ def test_schema_type_defaults_to_avro() -> None:
         schema_record("a", number, number, more, schemaType=more)
         for number, more in enumerate(("PROTOBUF", "JSON"), start=1)
     )
-    assert [each.type for each in replayed_records] == [SchemaType.PROTOBUF, SchemaType.JSON]
+    assert [record.type for record in replayed_records] == [SchemaType.PROTOBUF, SchemaType.JSON]
     assert replayed([schema_record("a", 1, 1)]).by_id(1).type is SchemaType.AVRO
 
 
@@ -259,7 +259,7 @@ def test_malformed_schema_record_is_reported_with_its_offset(case: str) -> None:
     ((offset, text),) = [(each.offset, each.reason) for each in replayed_records.unreadable]
     assert offset == 1
     assert reason in text
-    assert [each.schema_id for each in replayed_records] == [9, 10]
+    assert [record.schema_id for record in replayed_records] == [9, 10]
 
 
 def test_rules_that_are_no_list_are_ignored() -> None:

@@ -217,13 +217,13 @@ def test_remote_segment_is_read_up_to_the_local_log_start(tmp_path: Path) -> Non
     shutil.copytree(setting("local").path, at.path)
     folder = Path(at.data) / "kept-both-0"
     log = min(folder.glob("*.log"))
-    whole = log.read_bytes()
+    complete_data = log.read_bytes()
     batches = list(read_batches(log))
     base_offset = batches[0]["base_offset"][2].as_py()
     position = batches[0]["position_bytes"][2].as_py()
     for old in (log, *folder.glob("*index")):
         old.unlink()
-    (folder / f"{base_offset:020d}.log").write_bytes(whole[position:])
+    (folder / f"{base_offset:020d}.log").write_bytes(complete_data[position:])
 
     with keys(at.keys):
         listing = _union(at, with_data=True)

@@ -256,8 +256,8 @@ def test_log_of_a_killed_writer_is_rejected_and_can_be_recovered(tmp_path: Path)
         log.append_as_leader(abort(7), 0, origin=AppendOrigin.COORDINATOR)
         log.append_as_leader(b"".join(data_batch() for _ in range(20)), 0)
         last = log.segments[-1].base_offset
-    whole = contents(tmp_path)
-    for name in whole:
+    complete_contents = contents(tmp_path)
+    for name in complete_contents:
         if name.endswith((".snapshot", ".txnindex")):
             (tmp_path / "topic-0" / name).unlink()
     torn = tmp_path / "topic-0" / f"{last:020d}.log"
@@ -267,7 +267,7 @@ def test_log_of_a_killed_writer_is_rejected_and_can_be_recovered(tmp_path: Path)
     with open_log(tmp_path, was_clean=False) as log:
         assert log.log_end_offset == 22
     # Recovery restores the files that were written.
-    for name, data in whole.items():
+    for name, data in complete_contents.items():
         if not name.endswith(".snapshot"):
             assert contents(tmp_path)[name] == data, name
 
@@ -275,8 +275,8 @@ def test_log_of_a_killed_writer_is_rejected_and_can_be_recovered(tmp_path: Path)
 def test_segment_without_index_is_recovered_when_it_is_opened(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         log.append_as_leader(b"".join(data_batch(producer=7, sequence=n) for n in range(30)), 0)
-    whole = contents(tmp_path)
-    for name in list(whole):
+    complete_contents = contents(tmp_path)
+    for name in list(complete_contents):
         if name.endswith(("index", ".snapshot")):
             (tmp_path / "topic-0" / name).unlink()
     (tmp_path / "topic-0" / f"{99:020d}.index").write_bytes(b"orphan")
@@ -284,7 +284,7 @@ def test_segment_without_index_is_recovered_when_it_is_opened(tmp_path: Path) ->
         pass
     after = contents(tmp_path)
     assert f"{99:020d}.index" not in after
-    for name, data in whole.items():
+    for name, data in complete_contents.items():
         if name.endswith("index"):
             assert after[name] == data, name
 

@@ -81,9 +81,9 @@ def copy_of(partition: str, directory: Path, *left_out: str) -> Path:
 
 def test_golden_answers_belong_to_the_golden_dump() -> None:
     manifest = json.loads((GOLDEN / "manifest.json").read_text(encoding="utf-8"))
-    written = (GOLDEN / "answers.parquet").read_bytes()
+    written_data = (GOLDEN / "answers.parquet").read_bytes()
     dump = DUMP.with_suffix(".sha256").read_bytes()
-    assert manifest["sha256"] == hashlib.sha256(written).hexdigest()
+    assert manifest["sha256"] == hashlib.sha256(written_data).hexdigest()
     assert manifest["dump.sha256"] == hashlib.sha256(dump).hexdigest()
 
 

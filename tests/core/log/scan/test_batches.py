@@ -269,8 +269,8 @@ def test_transaction_marker_of_unknown_type_is_rejected() -> None:
 
 def test_index_that_rejects_a_batch_does_so_before_its_producer_does() -> None:
     opened = batch(5, 1, producer_id=7, producer_epoch=0, transactional=True)
-    again = batch(5, 1, producer_id=7, producer_epoch=0, timestamps=[9])
-    one = segment(opened, opened, again, interval=0)
+    second_batch = batch(5, 1, producer_id=7, producer_epoch=0, timestamps=[9])
+    one = segment(opened, opened, second_batch, interval=0)
     assert reason(one) == ("offset_backward", 2 * len(opened))
 
 
