@@ -12,7 +12,7 @@ such as ``x__string``. No field is dropped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import reduce
@@ -28,7 +28,7 @@ from kafka_index.core.schema.bodies import with_children
 Selection: TypeAlias = "Mapping[str, Selection] | None"
 
 #: The maximum number of types in a schema, and of their levels: Arrow exports 64 levels.
-MOST_TYPES, _MAX_DEPTH = 50_000, 56
+MAX_TYPES, _MAX_DEPTH = 50_000, 56
 #: The name of the elements of lists in Parquet.
 ELEMENT = "element"
 
@@ -46,7 +46,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a struct. The element of a list, and key and value of a map, have no name.
+    """A member of a struct. The element of a list has no name; neither do key and value of a map.
 
     Attributes
     ----------
@@ -82,37 +82,40 @@ class Shape:
     def of_struct(cls, members: Sequence[Member], form: Form = Form.STRUCT) -> Shape:
         """Return the shape of a struct or a union."""
         fields = [pa.field(member.name, member.shape.type) for member in members]
-        return cls._of(form, pa.struct(fields), *members)
+        return cls._from_members(form, pa.struct(fields), *members)
 
     @classmethod
     def of_list(cls, element: Shape) -> Shape:
         """Return the shape of a list."""
         kind = pa.list_(pa.field(ELEMENT, element.type))
-        return cls._of(Form.LIST, kind, Member("", element))
+        return cls._from_members(Form.LIST, kind, Member("", element))
 
     @classmethod
     def of_map(cls, key: Shape, value: Shape) -> Shape:
         """Return the shape of a map."""
         kind = pa.map_(key.type, pa.field("value", value.type))
-        return cls._of(Form.MAP, kind, Member("", key), Member("", value))
+        return cls._from_members(Form.MAP, kind, Member("", key), Member("", value))
 
     @classmethod
-    def _of(cls, form: Form, kind: pa.DataType, *members: Member) -> Shape:
-        inner = [member.shape for member in members]
+    def _from_members(cls, form: Form, kind: pa.DataType, *members: Member) -> Shape:
         levels = 2 if form is Form.MAP else 1
-        depth = levels + max((shape.depth for shape in inner), default=0)
-        return cls(form, kind, members, 1 + sum(shape.size for shape in inner), depth)
+        depth = levels + max((member.shape.depth for member in members), default=0)
+        return cls(form, kind, members, 1 + sum(member.shape.size for member in members), depth)
 
     def checked(self) -> Self:
         """Return the shape; raises `BadSchemaError` for too many types or levels.
 
-        A schema may use a type more than once, so that types double with each level.
+        A schema may use a named type several times, so that types may double with each level.
         """
-        if self.size > MOST_TYPES:
-            raise BadSchemaError("a schema has too many types", expected=f"{MOST_TYPES} at most")
+        if self.size > MAX_TYPES:
+            raise BadSchemaError(
+                "the schema has too many types",
+                expected=f"at most {MAX_TYPES}",
+                found=str(self.size),
+            )
         if self.depth > _MAX_DEPTH:
             raise BadSchemaError(
-                "a schema is nested too deeply", expected=f"{_MAX_DEPTH} levels at most"
+                "the schema is nested too deeply", expected=f"at most {_MAX_DEPTH} levels"
             )
         return self
 
@@ -153,13 +156,13 @@ class Plan:
     sources : tuple of (str or None, Plan or None)
         The name and the plan of the writer's member for each member of the target; None for a
         member that the writer does not have.
-    is_same : bool
-        Whether the arrays need no conversion.
+    is_identity : bool
+        Whether arrays of the writer are arrays of the table.
     """
 
     target: Shape
     sources: tuple[tuple[str | None, Plan | None], ...] = ()
-    is_same: bool = False
+    is_identity: bool = False
 
     @property
     def selection(self) -> Selection:
@@ -177,7 +180,7 @@ class Plan:
 
     def convert(self, array: pa.Array) -> pa.Array:
         """Convert an array of the writer's shape to the shape of the table."""
-        if self.is_same:
+        if self.is_identity:
             return array
         target = self.target
         if pa.types.is_null(array.type):
@@ -206,7 +209,7 @@ class Plan:
             return self
         target = self.target.select(selection)
         if not self.sources:
-            return Plan(target, (), self.is_same)
+            return Plan(target, (), self.is_identity)
         if target.is_struct:
             sources = tuple(
                 (name, None if plan is None else plan.select(selection[member.name]))
@@ -216,15 +219,22 @@ class Plan:
         else:
             *keys, (_, plan) = self.sources
             sources = (*keys, ("", None if plan is None else plan.select(selection[""])))
-        return Plan(target, sources, self.is_same and _all_same(sources))
+        return Plan(target, sources, self.is_identity)
 
 
-def _all_same(sources: Iterable[tuple[str | None, Plan | None]]) -> bool:
-    return all(plan is not None and plan.is_same for _, plan in sources)
+def _plan_members(
+    target: Shape, sources: tuple[tuple[str | None, Plan | None], ...], shape: Shape
+) -> Plan:
+    """Return the plan for arrays of a writer's shape, from the plans for its members."""
+    is_identity = shape.type == target.type and all(
+        name == member.name and plan is not None and plan.is_identity
+        for (name, plan), member in zip(sources, target.members, strict=True)
+    )
+    return Plan(target, sources, is_identity)
 
 
 class _ConflictError(Exception):
-    """Two shapes without a common type."""
+    """Shapes have no common type."""
 
 
 def align(shapes: Sequence[Shape]) -> tuple[Shape, list[Plan]]:
@@ -233,52 +243,52 @@ def align(shapes: Sequence[Shape]) -> tuple[Shape, list[Plan]]:
     Raises `InputError` if the shapes have no common type.
     """
     try:
-        target, plans = _join(list(shapes))
+        target, plans = _join_shapes(list(shapes))
     except _ConflictError as error:
-        raise InputError(f"the schemas have types that cannot be joined: {error}") from error
+        raise InputError(f"the schemas have no common type: {error}") from error
     return target, plans
 
 
-def _join(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
+def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
     """Return the joined shape, and a plan for each; raises `_ConflictError`."""
-    others = [shape for shape in shapes if not pa.types.is_null(shape.type)]
-    forms = {shape.form for shape in others}
+    typed_shapes = [shape for shape in shapes if not pa.types.is_null(shape.type)]
+    forms = {shape.form for shape in typed_shapes}
     if len(forms) > 1:
         raise _ConflictError(" and ".join(sorted(forms)))
     form = next(iter(forms), Form.LEAF)
     if form is Form.LEAF:
-        kind = reduce(_wider, [shape.type for shape in shapes])
+        kind = reduce(_wider_type, [shape.type for shape in shapes])
         target = Shape.of_leaf(kind)
         return target, [Plan(target, (), shape.type == kind) for shape in shapes]
     if form in (Form.STRUCT, Form.UNION):
-        target, plans = _join_structs(others, form)
+        target, plans = _join_structs(typed_shapes, form)
     else:
-        parts = zip(*(shape.members for shape in others), strict=True)
-        joined = [_join([member.shape for member in part]) for part in parts]
-        inner = [shape for shape, _ in joined]
-        target = Shape.of_list(*inner) if form is Form.LIST else Shape.of_map(*inner)
+        inner_members = zip(*(shape.members for shape in typed_shapes), strict=True)
+        joined = [_join_shapes([member.shape for member in members]) for members in inner_members]
+        inner_shapes = [shape for shape, _ in joined]
+        target = Shape.of_list(*inner_shapes) if form is Form.LIST else Shape.of_map(*inner_shapes)
         plans = []
-        for number, shape in enumerate(others):
-            sources = tuple(("", part_plans[number]) for _, part_plans in joined)
-            plans.append(Plan(target, sources, _all_same(sources) and shape.type == target.type))
-    remaining = iter(plans)
-    # A schema with nulls only has no members.
+        for number, shape in enumerate(typed_shapes):
+            sources = tuple(("", inner_plans[number]) for _, inner_plans in joined)
+            plans.append(_plan_members(target, sources, shape))
+    typed_plans = iter(plans)
+    # The shape of a schema for nulls has no members.
     return target, [
-        Plan(target) if pa.types.is_null(shape.type) else next(remaining) for shape in shapes
+        Plan(target) if pa.types.is_null(shape.type) else next(typed_plans) for shape in shapes
     ]
 
 
-def _wider(one: pa.DataType, other: pa.DataType) -> pa.DataType:
-    if one == other or pa.types.is_null(other):
-        return one
-    if pa.types.is_null(one):
-        return other
+def _wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
+    if left == right or pa.types.is_null(right):
+        return left
+    if pa.types.is_null(left):
+        return right
     for pair in _WIDENINGS:
-        if {one, other} == set(pair):
+        if {left, right} == set(pair):
             return pair[1]
-    if pa.types.is_decimal128(one) and pa.types.is_decimal128(other) and one.scale == other.scale:
-        return one if one.precision > other.precision else other
-    raise _ConflictError(f"{one} and {other}")
+    if pa.types.is_decimal128(left) and pa.types.is_decimal128(right) and left.scale == right.scale:
+        return left if left.precision > right.precision else right
+    raise _ConflictError(f"{left} and {right}")
 
 
 _WIDENINGS = (
@@ -289,7 +299,7 @@ _WIDENINGS = (
 
 
 @dataclass(slots=True)
-class _Column:
+class _JoinedColumn:
     """A column of the joined struct, with its member in each version that has one."""
 
     members: dict[int, Member]
@@ -303,35 +313,42 @@ class _Column:
 
     def add(self, version: int, member: Member) -> bool:
         """Add the member of a version; return whether the types can be joined."""
-        numbers = [*self.members, version]
+        versions = [*self.members, version]
         try:
-            shape, plans = _join([*(one.shape for one in self.members.values()), member.shape])
+            shape, plans = _join_shapes(
+                [*(version_member.shape for version_member in self.members.values()), member.shape]
+            )
         except _ConflictError:
             return False
         self.members[version] = member
-        self.shape, self.plans = shape, dict(zip(numbers, plans, strict=True))
+        self.shape, self.plans = shape, dict(zip(versions, plans, strict=True))
         return True
 
 
 def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
-    identities = _identities(shapes)
-    fields: dict[object, list[_Column]] = {}
+    identities = _member_identities(shapes)
+    columns_by_identity: dict[object, list[_JoinedColumn]] = {}
     for version, shape in enumerate(shapes):
         for member in shape.members:
-            columns = fields.setdefault(identities[version, member.name], [])
+            columns = columns_by_identity.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
                 # A single shape is joined, too, because its names may differ only in case.
-                joined, plans = _join([member.shape])
-                columns.append(_Column({version: member}, joined, {version: plans[0]}))
-    _name_columns(fields)
-    positions = [{one.name: at for at, one in enumerate(shape.members)} for shape in shapes]
+                joined, plans = _join_shapes([member.shape])
+                columns.append(_JoinedColumn({version: member}, joined, {version: plans[0]}))
+    _name_columns(columns_by_identity)
+    positions = [
+        {member.name: position for position, member in enumerate(shape.members)} for shape in shapes
+    ]
 
-    def order(column: _Column) -> tuple[int, int]:
+    def order(column: _JoinedColumn) -> tuple[int, int]:
         # The fields of the newest version come first.
         newest = column.newest
         return -newest, positions[newest][column.members[newest].name]
 
-    columns = sorted((column for found in fields.values() for column in found), key=order)
+    columns = sorted(
+        (column for joined_columns in columns_by_identity.values() for column in joined_columns),
+        key=order,
+    )
     target = Shape.of_struct(
         [
             replace(column.members[column.newest], name=column.name, shape=column.shape)
@@ -347,12 +364,12 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
             else (None, None)
             for column in columns
         )
-        plans.append(Plan(target, sources, _all_same(sources) and shape.type == target.type))
+        plans.append(_plan_members(target, sources, shape))
     return target, plans
 
 
-def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
-    """Return the identity of each member by version and name: its number, or its newest name."""
+def _member_identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
+    """Return the number or else the newest name of each member, keyed by version and name."""
     newer_name: dict[str, str] = {}
     for shape in reversed(shapes):
         for member in shape.members:
@@ -360,21 +377,21 @@ def _identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
                 newer_name.setdefault(alias, newer_name.get(member.name, member.name))
     identities: dict[tuple[int, str], object] = {}
     for version, shape in enumerate(shapes):
-        own = {member.name for member in shape.members}
+        names = {member.name for member in shape.members}
         for member in shape.members:
             if member.number is not None:
                 identities[version, member.name] = member.number
                 continue
             renamed = newer_name.get(member.name, member.name)
             # A schema with both names has two fields.
-            identities[version, member.name] = member.name if renamed in own else renamed
+            identities[version, member.name] = member.name if renamed in names else renamed
     return identities
 
 
-def _name_columns(fields: Mapping[object, list[_Column]]) -> None:
-    """Set names that differ in more than case; of two equal names, the older column keeps it."""
-    ordered: list[tuple[int, int, _Column]] = []
-    for columns in fields.values():
+def _name_columns(columns_by_identity: Mapping[object, list[_JoinedColumn]]) -> None:
+    """Set names that differ in more than case; of equal names, the oldest column has no suffix."""
+    ordered: list[tuple[int, int, _JoinedColumn]] = []
+    for columns in columns_by_identity.values():
         newest = max(columns, key=lambda column: column.newest)
         name = newest.members[newest.newest].name
         for position, column in enumerate(columns):
@@ -382,11 +399,20 @@ def _name_columns(fields: Mapping[object, list[_Column]]) -> None:
             ordered.append((min(column.members), position, column))
     used_names: set[str] = set()
     for *_, column in sorted(ordered, key=lambda item: item[:2]):
-        name, number = column.name, 1
-        while column.name.lower() in used_names:
-            number += 1
-            column.name = f"{name}__{number}"
-        used_names.add(column.name.lower())
+        column.name = unused_name(column.name, used_names, "__")
+
+
+def unused_name(name: str, used_names: set[str], separator: str = "_") -> str:
+    """Return a name that differs from used names in more than case, if needed with a number.
+
+    `used_names` contains the used names in lower case. The returned name is added to it.
+    """
+    unused, number = name, 1
+    while unused.lower() in used_names:
+        number += 1
+        unused = f"{name}{separator}{number}"
+    used_names.add(unused.lower())
+    return unused
 
 
 def _type_name(shape: Shape) -> str:

@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.schema.align import MOST_TYPES, Form, Member, Selection, Shape
+from kafka_index.core.schema.align import MAX_TYPES, Form, Member, Selection, Shape, unused_name
 from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
@@ -133,7 +133,7 @@ class JsonSchema:
         if not isinstance(schema, dict) or id(schema) in parents or len(parents) > _MAX_DEPTH:
             return _ANY
         self._count += 1
-        if self._count > MOST_TYPES:
+        if self._count > MAX_TYPES:
             raise BadSchemaError("a JSON schema has too many types")
         parents = (*parents, id(schema))
         if isinstance(reference := schema.get("$ref"), str):
@@ -233,14 +233,11 @@ def _union(branches: Sequence[_Type]) -> _Type:
         return others[0]
     if "union" in kinds:
         return _ANY
-    members: dict[str, _Type] = {}
-    for branch in others:
-        name, number = branch.name or branch.kind, 1
-        while name.lower() in {earlier.lower() for earlier in members}:
-            number += 1
-            name = f"{branch.name or branch.kind}_{number}"
-        members[name] = branch
-    return _Type("union", members)
+    used_names: set[str] = set()
+    return _Type(
+        "union",
+        {unused_name(branch.name or branch.kind, used_names): branch for branch in others},
+    )
 
 
 def _joined(parts: Sequence[_Type]) -> _Type:
@@ -435,28 +432,17 @@ def _number(value: Any) -> Any:
         raise _MismatchError(Reason.OUT_OF_RANGE) from error
 
 
-def _string(value: Any) -> Any:
-    if value is None or type(value) is str:
+def _require_type(value: Any, accepted: type) -> Any:
+    if value is None or type(value) is accepted:
         return value
     raise _MismatchError
-
-
-def _boolean(value: Any) -> Any:
-    if value is None or type(value) is bool:
-        return value
-    raise _MismatchError
-
-
-def _null(value: Any) -> Any:
-    if value is not None:
-        raise _MismatchError
 
 
 _LEAF_CONVERTERS: Mapping[str, _Convert] = {
-    "string": _string,
+    "string": lambda value: _require_type(value, str),
     "integer": lambda value: _integer(value, INT64_MAX),
     "big_integer": lambda value: _integer(value, _DECIMAL_LIMIT - 1),
     "number": _number,
-    "boolean": _boolean,
-    "null": _null,
+    "boolean": lambda value: _require_type(value, bool),
+    "null": lambda value: _require_type(value, type(None)),
 }

@@ -184,6 +184,18 @@ def test_protobuf_fields_of_two_versions_match_by_number() -> None:
         assert array[0].as_py()["id"] == 7
 
 
+def test_protobuf_fields_with_swapped_numbers_match_by_number() -> None:
+    texts = (
+        'syntax = "proto3"; message R { int32 a = 1; int32 b = 2; }',
+        'syntax = "proto3"; message R { int32 a = 2; int32 b = 1; }',
+    )
+    messages = [ProtobufFile(text).message((0,)) for text in texts]
+    _, plans = align([message.shape for message in messages])
+    for message, plan in zip(messages, plans, strict=True):
+        decoded = decode(message, [b"\x08\5\x10\7"], plan.selection)
+        assert plan.convert(decoded.array).to_pylist() == [{"a": 7, "b": 5}]
+
+
 def test_map_entries_of_karapace_become_maps() -> None:
     text = """syntax = "proto3"; message M { repeated .M.ByPosEntry by_pos = 6;
       repeated OtherEntry x = 7;
