@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import NamedTuple
@@ -53,8 +52,7 @@ from kafka_index.core.records.record_decoder import (
     RecordDecoder,
     RecordParts,
 )
-from kafka_index.core.schema.registry import SchemaKey
-from kafka_index.core.schema.wire import frames_of
+from kafka_index.core.schema.wire import KeyCounts, frames_of
 
 _INT64_MIN = -INT64_MAX - 1
 #: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
@@ -62,7 +60,6 @@ SIZE_BINS = 65
 #: Maximum number of hours or days. The earlier ones are counted with batches without a timestamp.
 MAX_GROUPS = 50_000
 _FIRST_GROUPS = 64
-_MAX_SCHEMA_IDS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,7 +257,7 @@ class ReplicaCounts:
     deleted_bytes: int = 0
     key_sizes: Longs = field(default_factory=lambda: np.zeros(SIZE_BINS, np.int64))
     value_sizes: Longs = field(default_factory=lambda: np.zeros(SIZE_BINS, np.int64))
-    schema_ids: Counter[SchemaKey] = field(default_factory=Counter)
+    schema_ids: KeyCounts = field(default_factory=KeyCounts)
     keys: KeySample = field(default_factory=KeySample)
     hot: HotKeys | None = None
     compaction: Compaction = field(default_factory=Compaction)
@@ -283,7 +280,7 @@ class ReplicaCounts:
         self.deleted_bytes += other.deleted_bytes
         self.key_sizes = self.key_sizes + other.key_sizes
         self.value_sizes = self.value_sizes + other.value_sizes
-        _add_schema_ids(self.schema_ids, other.schema_ids)
+        self.schema_ids.add(other.schema_ids)
         self.keys.merge(other.keys)
         if self.hot is not None and other.hot is not None:
             self.hot.merge(other.hot)
@@ -301,13 +298,6 @@ def joined_faults(some: Faults, others: Faults) -> Faults:
     joined.total = some.total + others.total
     joined.retriable = some.retriable | others.retriable
     return joined
-
-
-def _add_schema_ids(counts: Counter[SchemaKey], more: Counter[SchemaKey]) -> None:
-    """Add counts, of at most `_MAX_SCHEMA_IDS` schemas."""
-    for key, count in more.items():
-        if key in counts or len(counts) < _MAX_SCHEMA_IDS:
-            counts[key] += count
 
 
 @dataclass(frozen=True, slots=True)
@@ -540,7 +530,7 @@ class _SegmentCounter:
                 plain,
             )
             if self._settings.sizes:
-                _add_schema_ids(self._counts.schema_ids, _schema_ids(chunk.values))
+                self._counts.schema_ids.add_frames(frames_of(chunk.values))
         if chunk.keys is not None and self._settings.reads_keys:
             self._add_keys(chunk.keys, chunk, source, plain)
 
@@ -584,14 +574,6 @@ def _header_sizes(chunk: RecordChunk) -> Longs:
     sizes[places[PLACE_ROW]] += places[PLACE_END] - places[PLACE_ADDRESS]
     sizes[places[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
     return sizes
-
-
-def _schema_ids(values: pa.Array) -> Counter[SchemaKey]:
-    """Return the number of values by the schema ID in their first bytes."""
-    frames = frames_of(values)
-    numbers = frames.key_numbers[frames.key_numbers >= 0]
-    counts = np.bincount(numbers, minlength=len(frames.keys))
-    return Counter(dict(zip(frames.keys, counts.tolist(), strict=True)))
 
 
 def parts_of(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:

@@ -260,12 +260,12 @@ def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
     columns |= columns_of_faults(counts.faults)
     if request.sizes:
         values = int(counts.value_sizes.sum())
-        ids = counts.schema_ids
+        ids = counts.schema_ids.keys
         columns |= {
             "key_sizes": _histogram(counts.key_sizes),
             "value_sizes": _histogram(counts.value_sizes),
         }
-        if sum(ids.values()) > _SCHEMA_SHARE * values:
+        if ids.total() > _SCHEMA_SHARE * values:
             counts_by_name = {_schema_name(key): ids[key] for key in sorted(ids, key=str)}
             columns["schema_ids"] = json.dumps(counts_by_name)
     if counts.hot is not None:

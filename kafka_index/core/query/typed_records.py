@@ -38,10 +38,10 @@ from kafka_index.core.schema.columns import (
 )
 from kafka_index.core.schema.decode import (
     DecodeOptions,
+    TopicWriters,
     TypedColumn,
     TypedColumns,
     Writer,
-    Written,
 )
 from kafka_index.core.schema.folder import topic_schema_of_file
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas, SchemaType, TopicSchema
@@ -51,7 +51,6 @@ from kafka_index.core.schema.wire import (
     Frames,
     Framing,
     KeyCounts,
-    MessagePath,
     frames_of,
     message_indexes,
 )
@@ -138,14 +137,14 @@ class PartCounts:
         """The writers that this run and earlier runs have found."""
         return self.writers | self.earlier
 
-    def written(self, options: DecodeOptions) -> Written:
+    def topic_writers(self, options: DecodeOptions) -> TopicWriters:
         """Return the known writers, and whether all schema IDs in records are unknown."""
         keys = self.counts.keys
         known = {key for key in keys if _schema_of(key, options) is not None}
         if self.counts.are_numbers(len(known)):
-            return Written(frozenset(self.earlier))
-        names_schemas = any(key.is_plausible for key in keys if key not in known)
-        return Written(frozenset(self.all_writers), names_schemas)
+            return TopicWriters(frozenset(self.earlier))
+        has_unknown_ids = any(key.is_plausible for key in keys if key not in known)
+        return TopicWriters(frozenset(self.all_writers), has_unknown_ids)
 
 
 #: Counts of the schemas that records were written with, keyed by topic and part.
@@ -193,13 +192,7 @@ class WriterFinder:
             return {writer}
         has_names = self._options.schemas.has_foreign_ids
         indexes = message_indexes(frames, rows, has_names=has_names)
-        return {_of_message(writer, path) for path in indexes.paths}
-
-
-def _of_message(writer: Writer, path: MessagePath) -> Writer:
-    """Return the writer of a message type; the first type has no path in a topic's schema."""
-    is_first = writer.key is None and path == (0,)
-    return writer if is_first else writer._replace(path=path)
+        return {writer.for_message(path) for path in indexes.paths}
 
 
 def find_writers(
@@ -291,9 +284,9 @@ def _typed_column(
     options: DecodeOptions,
 ) -> TypedColumn:
     written = {
-        topic: Written()
+        topic: TopicWriters()
         if topic in _PLAIN_TOPICS or (topic, part) not in found
-        else found[topic, part].written(options)
+        else found[topic, part].topic_writers(options)
         for topic in topics
     }
     return TypedColumn(part, options, written)
@@ -401,7 +394,7 @@ def with_condition(plan: ReadPlan, decode: Decode | None, text: str) -> ReadPlan
     if typed is not None and found.members:
         parts = [part for part in (KEY, VALUE) if any(is_of_part(m, part) for m in found.members)]
         names = (*found.members, *(side_names(part)[2] for part in parts), *CONDITION_COLUMNS)
-        compared = typed.named(tuple(dict.fromkeys(names)))
+        compared = typed.select(tuple(dict.fromkeys(names)))
     where = RecordCondition(found, compared)
     where.check()
     return replace(plan, settings=replace(plan.settings, where=where))

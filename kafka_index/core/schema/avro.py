@@ -28,15 +28,8 @@ import pyarrow.compute as pc
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.kernels import avro as ops
-from kafka_index.core.kernels.typed_columns import DECODED, TRAILING
 from kafka_index.core.schema.align import Form, Member, Selection, Shape
-from kafka_index.core.schema.bodies import (
-    Bodies,
-    Decoded,
-    DecodedTooLargeError,
-    import_extra,
-    masked,
-)
+from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError, import_extra
 from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import Reason
 
@@ -598,8 +591,7 @@ class AvroDecoder:
             errors = {half + row: reason for row, reason in second.errors.items()}
             array = pa.concat_arrays([first.array, second.array])
             return Decoded(array, {**first.errors, **errors})
-        absent = (statuses != DECODED) & (statuses != TRAILING)
-        return Decoded(masked(array, absent), row_errors(statuses))
+        return Decoded(array, row_errors(statuses))
 
 
 #: The conversion to text raises these errors, because operations do not check its values.

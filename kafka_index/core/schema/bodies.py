@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.schema.wire import Reason
+from kafka_index.core.schema.wire import Reason, binary_buffers
 
 #: Installs the libraries for typed values.
 INSTALL_TYPED = "pip install 'kafka-index[typed]'"
@@ -54,17 +54,10 @@ class Bodies:
     @classmethod
     def of_array(cls, values: pa.Array) -> Self:
         """Return all bytes of the rows of a binary array."""
-        _, offsets, content = values.buffers()
-        ends = np.zeros(1, np.int64)
-        if offsets is not None and offsets.size:
-            kind = np.int64 if pa.types.is_large_binary(values.type) else np.int32
-            own = np.frombuffer(offsets, kind)[values.offset : values.offset + len(values) + 1]
-            ends = own.astype(np.int64)
-        starts = ends[:-1].copy()
+        data, starts, ends = binary_buffers(values)
         if values.null_count:
-            starts[np.asarray(values.is_null())] = -1
-        data = np.zeros(0, np.uint8) if content is None else np.frombuffer(content, np.uint8)
-        return cls(data, starts, ends[1:])
+            starts = np.where(np.asarray(values.is_null()), -1, starts)
+        return cls(data, starts, ends)
 
     def of_rows(self, rows: Longs) -> Bodies:
         """Return the bodies of some rows."""
@@ -98,38 +91,10 @@ def import_extra(name: str) -> Any:
         ) from error
 
 
-def masked(array: pa.Array, absent: NDArray[np.bool_]) -> pa.Array:
-    """Return an array with null for some of its rows."""
-    if not absent.any() or pa.types.is_null(array.type):
-        return array
-    array = _from_zero(array)
-    valid = ~absent
-    if array.null_count:
-        valid &= np.asarray(array.is_valid())
-    validity = pa.py_buffer(np.packbits(valid, bitorder="little"))
-    own = array.buffers()[1 : array.type.num_buffers]
-    return pa.Array.from_buffers(
-        array.type, len(array), [validity, *own], children=_children(array)
-    )
-
-
 def with_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
     """Return a struct, list or map with its children replaced by arrays of equal length."""
-    array = _from_zero(array)
+    if array.offset:
+        # The buffers of the copy begin with its first row.
+        array = pa.concat_arrays([array, array[:0]])
     buffers = array.buffers()[: kind.num_buffers]
     return pa.Array.from_buffers(kind, len(array), buffers, children=children)
-
-
-def _from_zero(array: pa.Array) -> pa.Array:
-    """Return an array whose buffers begin with its first row."""
-    return pa.concat_arrays([array, array[:0]]) if array.offset else array
-
-
-def _children(array: pa.Array) -> list[pa.Array]:
-    if pa.types.is_struct(array.type):
-        return [array.field(number) for number in range(array.type.num_fields)]
-    if pa.types.is_map(array.type):
-        kind = array.type
-        pair = [array.keys, array.items]
-        return [pa.StructArray.from_arrays(pair, fields=[kind.key_field, kind.item_field])]
-    return [array.values] if pa.types.is_list(array.type) else []

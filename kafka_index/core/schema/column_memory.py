@@ -138,7 +138,15 @@ class ColumnMemory:
                 starts[row] = -1
                 refused.append(row)
         statuses[refused] = ops.TOO_LARGE
+        self._set_null_rows(statuses)
         return statuses
+
+    def _set_null_rows(self, statuses: NDArray[np.uint8]) -> None:
+        """Set the rows without a value to null in the first column, which contains the others."""
+        valid = (statuses == ops.DECODED) | (statuses == ops.TRAILING)
+        if self._loop.columns and not valid.all():
+            root_valid = self._valid[0]
+            self._valid[0] = valid.view(np.uint8) if root_valid is None else root_valid & valid
 
     def _grow(self, level: int, needed: int) -> bool:
         """Reserve memory for the elements of a level; return whether the limit allows that."""

@@ -9,10 +9,11 @@ bytes of a row that fails are kept.
 from __future__ import annotations
 
 import zlib
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import partial
 from typing import Any, NamedTuple, Protocol, Self, TypeAlias
 
 import numpy as np
@@ -29,9 +30,9 @@ from kafka_index.core.errors import (
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.records.record_table import CORRUPT_RECORD
-from kafka_index.core.schema.align import Form, Member, Plan, Selection, Shape, align
+from kafka_index.core.schema.align import Form, Member, Plan, Selection, Shape, align, unused_name
 from kafka_index.core.schema.avro import AvroSchema
-from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError, masked
+from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, side_names
 from kafka_index.core.schema.json_values import JsonSchema
 from kafka_index.core.schema.protobuf import ProtobufFile
@@ -56,7 +57,7 @@ from kafka_index.core.schema.wire import (
 )
 
 #: The selected members, keyed by name, each with its own selected members; None for all.
-Wanted: TypeAlias = "Mapping[str, Wanted] | None"
+RequestedMembers: TypeAlias = "Mapping[str, RequestedMembers] | None"
 #: The reasons why a row has no value, in the order of their codes, which begin at 1.
 _REASONS = tuple(Reason)
 _CODES: Mapping[Reason, int] = {reason: code for code, reason in enumerate(_REASONS, 1)}
@@ -106,24 +107,29 @@ class Writer(NamedTuple):
             is_number = KeyKind(kind) not in (KeyKind.GUID, KeyKind.GLUE_UUID)
             key = SchemaKey(KeyKind(kind), int(value) if is_number else value)
         topic = value if value and key is None else None
-        return cls(key, tuple(int(one) for one in path.split(".") if one), topic)
+        return cls(key, tuple(map(int, filter(None, path.split(".")))), topic)
+
+    def for_message(self, path: MessagePath) -> Writer:
+        """Return the writer of a message type; the first type has no path in a topic's schema."""
+        is_first = self.key is None and path == (0,)
+        return self if is_first else self._replace(path=path)
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class TopicWriters:
     """The writers of the keys or values of a topic, collected from its records; picklable.
 
-    `names_schemas`: records have IDs of unknown schemas. IDs that are parts of numbers or texts are
-    not counted.
+    `has_unknown_ids`: records have IDs of unknown schemas. Bytes that are probably numbers or texts
+    are not counted as IDs.
     """
 
     writers: frozenset[Writer] = frozenset()
-    names_schemas: bool = False
+    has_unknown_ids: bool = False
 
     @property
-    def names_any(self) -> bool:
+    def has_ids(self) -> bool:
         """Whether records have schema IDs, known or unknown."""
-        return self.names_schemas or any(writer.key is not None for writer in self.writers)
+        return self.has_unknown_ids or any(writer.key is not None for writer in self.writers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +164,12 @@ class DecodeOptions:
         """Return the schema for the rows of a topic without a schema ID; None if it is unknown."""
         if part == VALUE and self.value_schema is not None:
             return Writer(None), *self.value_schema
-        found = self.schemas.topic_schema(topic, is_key=part == KEY)
-        if found is None and part == VALUE:
-            found = self.main.get(topic)
-        return None if found is None else (Writer(None, (), topic), self.schemas, found)
+        topic_schema = self.schemas.topic_schema(topic, is_key=part == KEY)
+        if topic_schema is None and part == VALUE:
+            topic_schema = self.main.get(topic)
+        if topic_schema is None:
+            return None
+        return Writer(None, (), topic), self.schemas, topic_schema
 
 
 class _Decoder(Protocol):
@@ -180,7 +188,7 @@ class _Parsed(Protocol):
 
 def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile | JsonSchema:
     """Parse a schema and the schemas that it refers to; raises `BadSchemaError`."""
-    references = {name: one.text for name, one in schemas.references_of(schema).items()}
+    references = {name: reference.text for name, reference in schemas.references_of(schema).items()}
     match schema.type:
         case SchemaType.AVRO:
             return AvroSchema(schema.text, list(references.values()))
@@ -196,17 +204,17 @@ class _Origin(NamedTuple):
     ----------
     version : int or None
         The version in a subject of the topic or of the type, which orders versions.
-    is_own : bool
-        Whether it is the schema of the topic or of its subject. All of these belong to one type,
-        even if their names differ.
-    is_by_record : bool
-        Whether its subject is named after the type (strategies RecordName and TopicRecordName).
+    is_topic_schema : bool
+        Whether the topic or the topic's subject has the schema. All such schemas belong to one
+        type, even if their names differ.
+    is_named_after_type : bool
+        Whether the subject is named after the type (strategies RecordName and TopicRecordName).
     """
 
     writer: Writer
     version: int | None = None
-    is_own: bool = False
-    is_by_record: bool = False
+    is_topic_schema: bool = False
+    is_named_after_type: bool = False
 
 
 @dataclass(slots=True)
@@ -220,22 +228,24 @@ class _Version:
     plan: Plan | None = None
     decoder: _Decoder | None = None
 
-    def is_version_of(self, other: _Version) -> bool:
-        """Return whether the schema has the type of an earlier one, by its names."""
-        if self.schema.type is not other.schema.type:
+    def is_version_of(self, earlier: _Version) -> bool:
+        """Return whether the schema is of the same type as an earlier schema, by their names."""
+        if self.schema.type is not earlier.schema.type:
             return False
-        name, before = self.parsed.name, other.parsed.name
-        if name == before:
+        name, earlier_name = self.parsed.name, earlier.parsed.name
+        if name == earlier_name:
             return True
         if self.schema.type is SchemaType.PROTOBUF:
             return False
         aliases = getattr(self.parsed, "aliases", ())
-        if before in aliases or _short(before) in aliases:
+        if earlier_name in aliases or _short_name(earlier_name) in aliases:
             return True
         # Titles of JSON, namespaces of Avro and types without a name change within a subject.
-        is_plain = not (self.parsed.shape.is_struct or other.parsed.shape.is_struct)
-        is_same = self.schema.type is SchemaType.JSON or is_plain or _short(name) == _short(before)
-        return self.origin.is_own and other.origin.is_own and is_same
+        if not (self.origin.is_topic_schema and earlier.origin.is_topic_schema):
+            return False
+        is_struct = self.parsed.shape.is_struct or earlier.parsed.shape.is_struct
+        may_be_renamed = self.schema.type is SchemaType.JSON or not is_struct
+        return may_be_renamed or _short_name(name) == _short_name(earlier_name)
 
     @property
     def order(self) -> tuple[int, int, str]:
@@ -249,8 +259,16 @@ class _Version:
 class DecodedColumn:
     """A decoded column, with side values for each row.
 
-    `codes` are 0 for rows without an error; `version_numbers` are -1 for rows without a schema, and
-    `ids` for rows without an id. `is_raw`: rows of a topic without a schema keep their bytes.
+    Attributes
+    ----------
+    codes : array of int8
+        The number of each row's `Reason`, 0 for a row without an error.
+    version_numbers : array of int32
+        The version of each row's schema, -1 for a row without a schema.
+    ids : array of int64
+        The schema ID of each row, -1 for a row without an ID.
+    is_raw : bool
+        Whether the side column has the bytes of all rows, because the topic has no schema.
     """
 
     array: pa.Array
@@ -258,6 +276,17 @@ class DecodedColumn:
     version_numbers: NDArray[np.int32]
     ids: Longs
     is_raw: bool = False
+
+    @classmethod
+    def undecoded(cls, values: pa.Array) -> Self:
+        """Return a column of bytes, before schemas are assigned to its rows."""
+        count = len(values)
+        return cls(
+            values,
+            np.zeros(count, np.int8),
+            np.full(count, -1, np.int32),
+            np.full(count, -1, np.int64),
+        )
 
 
 class TypedColumn:
@@ -269,9 +298,9 @@ class TypedColumn:
         ``key`` or ``value``.
     options : DecodeOptions
         The schemas.
-    topics : mapping of str to Written
+    topics : mapping of str to TopicWriters
         The topics, and the writers of their records.
-    wanted : mapping, optional
+    members : mapping, optional
         The selected members, keyed by name; None for all.
     """
 
@@ -279,55 +308,59 @@ class TypedColumn:
         self,
         part: str,
         options: DecodeOptions,
-        topics: Mapping[str, Written],
-        wanted: Wanted = None,
+        topics: Mapping[str, TopicWriters],
+        members: RequestedMembers = None,
     ) -> None:
         self._part, self._options, self._topics = part, options, dict(sorted(topics.items()))
-        self._wanted = wanted
-        self._failed: dict[Writer, Reason] = {}
+        self._members = members
+        self._failure_reasons: dict[Writer, Reason] = {}
         self._versions: list[_Version] = []
-        self._parsed: dict[tuple[int, str], Any] = {}
-        self._unframed = {
-            topic: found
+        self._parsed_schemas: dict[tuple[int, str], Any] = {}
+        self._topic_schemas = {
+            topic: schema
             for topic in self._topics
-            if (found := options.unframed_schema(part, topic)) is not None
+            if (schema := options.unframed_schema(part, topic)) is not None
         }
         self._has_frames = not (part == VALUE and options.value_schema is not None)
         #: The topics that have a schema, usable or not.
         self._typed_topics: set[str] = set()
         self._add_versions()
-        self._numbers = {one.origin.writer: number for number, one in enumerate(self._versions)}
-        self._names: list[str] = []
-        self._shapes: list[Shape] = []
+        self._writer_numbers = {
+            version.origin.writer: number for number, version in enumerate(self._versions)
+        }
+        self._type_names: list[str] = []
+        self._type_shapes: list[Shape] = []
         self._join_versions()
-        shape = self._joined_shape()
-        self._selection = _resolved(shape, wanted, part) if self._versions else None
+        shape = self._table_shape()
+        self._selection = _resolve_members(shape, members, part) if self._versions else None
         self.shape = shape.select(self._selection)
-        for one in self._versions:
-            assert one.plan is not None  # noqa: S101, because mypy needs it
-            wanted = self._selection_of(one.group)
-            if wanted != {}:
-                one.plan = one.plan.select(wanted)
-                one.decoder = one.parsed.decoder(one.plan.selection)
+        for version in self._versions:
+            assert version.plan is not None  # noqa: S101, because mypy needs it
+            selection = self._group_selection(version.group)
+            if selection != {}:
+                version.plan = version.plan.select(selection)
+                version.decoder = version.parsed.decoder(version.plan.selection)
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments: the process that uses the column parses the schemas again."""
-        return TypedColumn, (self._part, self._options, self._topics, self._wanted)
+        return TypedColumn, (self._part, self._options, self._topics, self._members)
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
         """The writers with the GUIDs of their schemas, which the type depends on."""
-        return tuple((one.origin.writer.text, one.schema.guid) for one in self._versions)
+        return tuple(
+            (version.origin.writer.text, version.schema.guid) for version in self._versions
+        )
 
     def has_members(self, names: Sequence[str]) -> bool:
-        """Return whether the type has all members of this part that are named."""
-        wanted = _wanted(names, self._part)
-        if wanted is None:
+        """Return whether the type has all members that column names select."""
+        members = _requested_members(names, self._part)
+        if members is None:
             return True
         if not self.is_typed:
             return False
         try:
-            _resolved(self._joined_shape(), wanted, self._part)
+            _resolve_members(self._table_shape(), members, self._part)
         except InputError:
             return False
         return True
@@ -354,84 +387,85 @@ class TypedColumn:
         """The type of the column."""
         return self.shape.type if self.is_typed else pa.binary()
 
-    def selected(self, wanted: Wanted) -> TypedColumn:
+    def select(self, members: RequestedMembers) -> TypedColumn:
         """Return the column with the selected members only.
 
         Raises `InputError` for an unknown member.
         """
-        if wanted is None:
+        if members is None:
             return self
         if not self.is_typed:
             raise InputError(
-                f"the {self._part} has no schema, and so no member {next(iter(wanted))}",
+                f"column {self._part}.{next(iter(members))} does not exist, because no schema of "
+                f"the {self._part}s was found",
                 path=", ".join(self._topics),
-                hint="kafka-index schemas lists the schemas of topics; a schemas.json maps topics",
+                hint="run `kafka-index schemas` to list the schemas of topics",
             )
-        return TypedColumn(self._part, self._options, self._topics, wanted)
+        return TypedColumn(self._part, self._options, self._topics, members)
 
     # ------------------------------------------------------------------ the type
     def _add_versions(self) -> None:
-        added: set[Writer] = set()
-        for topic, written in self._topics.items():
-            for one in self._writers_of(topic, written.writers):
+        known_writers: set[Writer] = set()
+        for topic, topic_writers in self._topics.items():
+            for origin in self._find_origins(topic, topic_writers.writers):
                 self._typed_topics.add(topic)
-                if one.writer in added:
+                if origin.writer in known_writers:
                     continue
-                added.add(one.writer)
+                known_writers.add(origin.writer)
                 try:
-                    schemas, schema = self._schema_of(one.writer)
-                    parsed = self._parse(schemas, schema, one.writer)
+                    schemas, schema = self._find_schema(origin.writer)
+                    parsed = self._parse(schemas, schema, origin.writer)
                 except UnknownSchemaError:
-                    self._failed[one.writer] = Reason.UNKNOWN_ID
+                    self._failure_reasons[origin.writer] = Reason.UNKNOWN_ID
                 except IndexError:
-                    self._failed[one.writer] = Reason.BAD_INDEX
+                    self._failure_reasons[origin.writer] = Reason.BAD_INDEX
                 except BadSchemaError:
-                    self._failed[one.writer] = Reason.BAD_SCHEMA
+                    self._failure_reasons[origin.writer] = Reason.BAD_SCHEMA
                 else:
-                    self._versions.append(_Version(one, schema, parsed))
-        self._versions.sort(key=lambda one: one.order)
+                    self._versions.append(_Version(origin, schema, parsed))
+        self._versions.sort(key=lambda version: version.order)
 
-    def _writers_of(self, topic: str, writers: Collection[Writer]) -> Iterator[_Origin]:
+    def _find_origins(self, topic: str, writers: Collection[Writer]) -> Iterator[_Origin]:
         """Yield the writers derived from names of subjects, then the writers in the data."""
-        if topic in self._unframed:
-            unframed = self._unframed[topic][0]
-            if unframed in writers or not any(one.key is None for one in writers):
-                yield _Origin(unframed, is_own=True)
+        if topic in self._topic_schemas:
+            topic_writer = self._topic_schemas[topic][0]
+            if topic_writer in writers or all(writer.key is not None for writer in writers):
+                yield _Origin(topic_writer, is_topic_schema=True)
         if not self._has_frames:
             return
-        paths = list(dict.fromkeys(one.path for one in writers if one.path)) or [(0,)]
-        names = {writer: self._name_of(writer) for writer in sorted(writers, key=str)}
-        # A topic has the message types of the file that occur in the data, or else the first type.
-        messages = {name for writer, name in names.items() if writer.path}
-        own: set[str | None] = set()
-        if topic in self._unframed:
-            own.add(self._unframed[topic][2].schema.guid)
-        for version, schema, writer in self._of_subject(f"{topic}-{self._part}", paths):
-            own.add(schema.guid)
-            if not (writer.path and messages) or self._name_of(writer) in messages:
-                yield _Origin(writer, version, is_own=True)
+        paths = list(dict.fromkeys(writer.path for writer in writers if writer.path)) or [(0,)]
+        names = {writer: self._type_name(writer) for writer in sorted(writers, key=str)}
+        # Of a file, the message types in the data are used; the first type if there are no data.
+        message_names = {name for writer, name in names.items() if writer.path}
+        topic_guids: set[str | None] = set()
+        if topic in self._topic_schemas:
+            topic_guids.add(self._topic_schemas[topic][2].schema.guid)
+        for version, schema, writer in self._subject_versions(f"{topic}-{self._part}", paths):
+            topic_guids.add(schema.guid)
+            if not (writer.path and message_names) or self._type_name(writer) in message_names:
+                yield _Origin(writer, version, is_topic_schema=True)
         for writer, name in names.items():
-            if name is not None and self._guid_of(writer) not in own:
+            if name is not None and self._schema_guid(writer) not in topic_guids:
                 for subject in (name, f"{topic}-{name}"):
-                    for version, _, other in self._of_subject(subject, [writer.path]):
-                        yield _Origin(other, version, is_by_record=True)
+                    for version, _, named_writer in self._subject_versions(subject, [writer.path]):
+                        yield _Origin(named_writer, version, is_named_after_type=True)
         for writer in names:
-            yield _Origin(writer, is_own=self._guid_of(writer) in own)
+            yield _Origin(writer, is_topic_schema=self._schema_guid(writer) in topic_guids)
 
-    def _guid_of(self, writer: Writer) -> str | None:
+    def _schema_guid(self, writer: Writer) -> str | None:
         try:
-            return self._schema_of(writer)[1].guid
+            return self._find_schema(writer)[1].guid
         except UnknownSchemaError:
             return None
 
-    def _name_of(self, writer: Writer) -> str | None:
+    def _type_name(self, writer: Writer) -> str | None:
         """Return the name of the type of a writer, if its schema is known."""
         try:
-            return self._parse(*self._schema_of(writer), writer).name
+            return self._parse(*self._find_schema(writer), writer).name
         except (UnknownSchemaError, IndexError, BadSchemaError):
             return None
 
-    def _of_subject(
+    def _subject_versions(
         self, subject: str, paths: Sequence[MessagePath]
     ) -> Iterator[tuple[int, Schema, Writer]]:
         """Yield the versions of a subject; `paths` are the paths of Protobuf message types."""
@@ -443,71 +477,74 @@ class TypedColumn:
             for path in paths if schema.type is SchemaType.PROTOBUF else [()]:
                 yield version.version, schema, Writer(key, path)
 
-    def _schema_of(self, writer: Writer) -> tuple[Schemas, Schema]:
+    def _find_schema(self, writer: Writer) -> tuple[Schemas, Schema]:
         if writer.key is None:
-            schemas, found = self._unframed_schema(writer)
-            return schemas, found.schema
+            schemas, topic_schema = self._topic_schema(writer)
+            return schemas, topic_schema.schema
         schemas = self._options.schemas
         return schemas, schemas.find(writer.key, self._options.context)
 
-    def _unframed_schema(self, writer: Writer) -> tuple[Schemas, TopicSchema]:
-        topic = next(iter(self._unframed)) if writer.topic is None else writer.topic
-        return self._unframed[topic][1:]
+    def _topic_schema(self, writer: Writer) -> tuple[Schemas, TopicSchema]:
+        topic = next(iter(self._topic_schemas)) if writer.topic is None else writer.topic
+        return self._topic_schemas[topic][1:]
 
     def _parse(self, schemas: Schemas, schema: Schema, writer: Writer) -> _Parsed:
-        place = id(schemas), schema.guid
-        if place not in self._parsed:
+        schema_key = id(schemas), schema.guid
+        if schema_key not in self._parsed_schemas:
             try:
-                self._parsed[place] = parse_schema(schemas, schema)
+                self._parsed_schemas[schema_key] = parse_schema(schemas, schema)
             except BadSchemaError as error:
-                self._parsed[place] = error
-        parsed = self._parsed[place]
+                self._parsed_schemas[schema_key] = error
+        parsed = self._parsed_schemas[schema_key]
         if isinstance(parsed, BadSchemaError):
             raise parsed
         if isinstance(parsed, ProtobufFile):
-            name = None if writer.key else self._unframed_schema(writer)[1].type_name
-            found: _Parsed = parsed.named(name) if name else parsed.message(writer.path or (0,))
-            return found
+            name = None if writer.key else self._topic_schema(writer)[1].type_name
+            message: _Parsed = parsed.named(name) if name else parsed.message(writer.path or (0,))
+            return message
         typed: _Parsed = parsed
         return typed
 
     def _join_versions(self) -> None:
         """Join the versions of each type; unrelated types are kept separate."""
         groups: list[list[_Version]] = []
-        for one in self._versions:
-            own = next((group for group in groups if _are_versions(group, one)), None)
-            if own is None:
-                groups.append([one])
+        for version in self._versions:
+            for group in groups:
+                if _have_one_type([*group, version]):
+                    group.append(version)
+                    break
             else:
-                own.append(one)
+                groups.append([version])
         for number, group in enumerate(groups):
-            shape, plans = align([one.parsed.shape for one in group])
-            self._shapes.append(shape)
-            for one, plan in zip(group, plans, strict=True):
-                one.group, one.plan = number, plan
-        self._names = _group_names([group[-1].parsed.name for group in groups])
+            shape, plans = align([version.parsed.shape for version in group])
+            self._type_shapes.append(shape)
+            for version, plan in zip(group, plans, strict=True):
+                version.group, version.plan = number, plan
+        self._type_names = _name_groups([group[-1].parsed.name for group in groups])
         # If subjects are named after types, a topic may get values of further types, so its column
         # has a member per type from the start. Keys of several types are not useful for
         # partitioning.
-        is_by_record = self._part == VALUE and any(
-            one.origin.is_by_record and not any(other.origin.is_own for other in groups[one.group])
-            for one in self._versions
+        has_record_subjects = self._part == VALUE and any(
+            any(version.origin.is_named_after_type for version in group)
+            and not any(version.origin.is_topic_schema for version in group)
+            for group in groups
         )
-        self.has_types = len(groups) > 1 or is_by_record
+        self.has_types = len(groups) > 1 or has_record_subjects
 
-    def _joined_shape(self) -> Shape:
-        if not self.has_types and self._shapes:
-            return self._shapes[0]
+    def _table_shape(self) -> Shape:
+        if not self.has_types and self._type_shapes:
+            return self._type_shapes[0]
         members = [
-            Member(name, shape) for name, shape in zip(self._names, self._shapes, strict=True)
+            Member(name, shape)
+            for name, shape in zip(self._type_names, self._type_shapes, strict=True)
         ]
         return Shape.of_struct(members, Form.UNION)
 
-    def _selection_of(self, group: int) -> Selection:
+    def _group_selection(self, group: int) -> Selection:
         """Return the selected members of a type; {} if only members of other types are selected."""
         if not self.has_types or self._selection is None:
             return self._selection
-        return self._selection.get(self._names[group], {})
+        return self._selection.get(self._type_names[group], {})
 
     # ------------------------------------------------------------------ decoding
     def decode(self, values: pa.Array, headers: pa.Array | None, topic: str) -> DecodedColumn:
@@ -515,156 +552,127 @@ class TypedColumn:
 
         The rows of a topic without a schema keep their bytes, and are not errors.
         """
-        count = len(values)
-        codes = np.zeros(count, np.int8)
-        numbers = np.full(count, -1, np.int32)
-        ids = np.full(count, -1, np.int64)
-        whole = Bodies.of_array(values)
-        written = self._topics.get(topic, Written())
-        if topic in self._unframed and not (self._has_frames and written.names_any):
-            rows = np.flatnonzero(whole.starts >= 0)
-            self._assign(self._unframed[topic][0], rows, codes, numbers)
-            return self._decoded(whole, codes, numbers, ids)
+        column = DecodedColumn.undecoded(values)
+        bodies = Bodies.of_array(values)
+        topic_writers = self._topics.get(topic, TopicWriters())
+        if topic in self._topic_schemas and not (self._has_frames and topic_writers.has_ids):
+            self._assign_writer(
+                column, np.flatnonzero(bodies.starts >= 0), self._topic_schemas[topic][0]
+            )
+            self._decode_rows(column, bodies)
+            return column
         if topic not in self._typed_topics:
-            return self._undecoded(values, headers, topic, codes, numbers, ids)
+            if topic_writers.has_unknown_ids:
+                self._mark_unknown_ids(column, headers)
+            if self._versions:
+                column.array, column.is_raw = pa.nulls(len(values), self.type), True
+            return column
         frames = frames_of(values, headers, is_key=self._part == KEY)
-        frames, data = _inflated(frames, self._options.max_bytes, codes)
-        codes = np.where(codes == 0, _FRAMING_CODES[frames.framing], codes)
-        starts, ends = frames.starts.copy(), frames.ends.copy()
-        starts[frames.framing == Framing.NULL] = -1
+        frames = _inflate(frames, self._options.max_bytes, column.codes)
+        column.codes = np.where(column.codes == 0, _FRAMING_CODES[frames.framing], column.codes)
+        starts = np.where(frames.framing == Framing.NULL, -1, frames.starts)
+        for key, key_rows in frames.groups():
+            if isinstance(key.value, int):
+                column.ids[key_rows] = key.value
+            rows = key_rows[column.codes[key_rows] == 0]
+            try:
+                schema = self._options.schemas.find(key, self._options.context)
+            except UnknownSchemaError:
+                column.codes[rows] = _CODES[Reason.UNKNOWN_ID]
+            else:
+                self._assign_framed(column, rows, Writer(key), schema.type, frames, starts)
+        if topic in self._topic_schemas:
+            writer, _, topic_schema = self._topic_schemas[topic]
+            is_unframed = (frames.key_numbers < 0) & (bodies.starts >= 0)
+            starts[is_unframed] = bodies.starts[is_unframed]
+            column.codes[is_unframed] = 0
+            self._assign_writer(column, np.flatnonzero(is_unframed), writer)
+            # The topic's schema is used for rows with an unknown schema, without their frames.
+            rows = np.flatnonzero(column.codes == _CODES[Reason.UNKNOWN_ID])
+            column.codes[rows] = 0
+            self._assign_framed(column, rows, writer, topic_schema.schema.type, frames, starts)
+        if self._versions:
+            self._decode_rows(column, Bodies(frames.data, starts, frames.ends))
+        return column
+
+    def _mark_unknown_ids(self, column: DecodedColumn, headers: pa.Array | None) -> None:
+        """Set the error of the rows that have a schema ID, in a topic without a schema."""
+        frames = frames_of(column.array, headers, is_key=self._part == KEY)
         for key, rows in frames.groups():
             if isinstance(key.value, int):
-                ids[rows] = key.value
-            self._assign_key(key, rows, frames, codes, numbers, starts)
-        if topic in self._unframed:
-            is_unframed = (frames.key_numbers < 0) & (whole.starts >= 0)
-            starts[is_unframed] = whole.starts[is_unframed]
-            codes[is_unframed] = 0
-            writer = self._unframed[topic][0]
-            self._assign(writer, np.flatnonzero(is_unframed), codes, numbers)
-            is_unknown = codes == _CODES[Reason.UNKNOWN_ID]
-            self._assign_unknown(topic, np.flatnonzero(is_unknown), frames, codes, numbers, starts)
-        if not self._versions:
-            return DecodedColumn(values, codes, numbers, ids)
-        return self._decoded(Bodies(data, starts, ends), codes, numbers, ids)
+                column.ids[rows] = key.value
+            if key.is_plausible:
+                column.codes[rows] = _CODES[Reason.UNKNOWN_ID]
 
-    def _undecoded(
+    def _assign_framed(
         self,
-        values: pa.Array,
-        headers: pa.Array | None,
-        topic: str,
-        codes: NDArray[np.int8],
-        numbers: NDArray[np.int32],
-        ids: Longs,
-    ) -> DecodedColumn:
-        """Return the rows of a topic without a schema; rows with a schema ID are errors."""
-        if self._topics.get(topic, Written()).names_schemas:
-            frames = frames_of(values, headers, is_key=self._part == KEY)
-            for key, rows in frames.groups():
-                if isinstance(key.value, int):
-                    ids[rows] = key.value
-                if key.is_plausible:
-                    codes[rows] = _CODES[Reason.UNKNOWN_ID]
-        array = pa.nulls(len(values), self.type) if self._versions else values
-        return DecodedColumn(array, codes, numbers, ids, is_raw=bool(self._versions))
-
-    def _assign_unknown(
-        self,
-        topic: str,
+        column: DecodedColumn,
         rows: Longs,
+        writer: Writer,
+        schema_type: SchemaType,
         frames: Frames,
-        codes: NDArray[np.int8],
-        numbers: NDArray[np.int32],
         starts: Longs,
     ) -> None:
-        """Assign the topic's schema to rows with an unknown schema; their frames are stripped."""
-        writer, _, found = self._unframed[topic]
-        codes[rows] = 0
-        if found.schema.type is not SchemaType.PROTOBUF:
-            self._assign(writer, rows, codes, numbers)
+        """Assign a schema to rows; of Protobuf, a message type, which moves their `starts`."""
+        if schema_type is not SchemaType.PROTOBUF:
+            self._assign_writer(column, rows, writer)
             return
-        for path, own in _by_message(frames, rows, codes, starts, self._options.schemas):
+        has_names = self._options.schemas.has_foreign_ids
+        indexes = message_indexes(frames, rows, has_names=has_names)
+        starts[rows] = indexes.starts
+        column.codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
+        has_type_name = writer.key is None and self._topic_schema(writer)[1].type_name
+        for number, path in enumerate(indexes.paths):
             # The name of a type in the folder takes precedence.
-            named = writer if found.type_name or path == (0,) else writer._replace(path=path)
-            self._assign(named, own, codes, numbers)
+            row_writer = writer if has_type_name else writer.for_message(path)
+            self._assign_writer(column, rows[indexes.path_numbers == number], row_writer)
 
-    def _assign_key(
-        self,
-        key: SchemaKey,
-        rows: Longs,
-        frames: Frames,
-        codes: NDArray[np.int8],
-        numbers: NDArray[np.int32],
-        starts: Longs,
-    ) -> None:
-        """Find the versions of the rows with a schema ID."""
-        rows = rows[codes[rows] == 0]
-        try:
-            schema = self._options.schemas.find(key, self._options.context)
-        except UnknownSchemaError:
-            codes[rows] = _CODES[Reason.UNKNOWN_ID]
-            return
-        if schema.type is not SchemaType.PROTOBUF:
-            self._assign(Writer(key), rows, codes, numbers)
-            return
-        for path, own in _by_message(frames, rows, codes, starts, self._options.schemas):
-            self._assign(Writer(key, path), own, codes, numbers)
-
-    def _assign(
-        self, writer: Writer, rows: Longs, codes: NDArray[np.int8], numbers: NDArray[np.int32]
-    ) -> None:
-        number = self._numbers.get(writer)
+    def _assign_writer(self, column: DecodedColumn, rows: Longs, writer: Writer) -> None:
+        number = self._writer_numbers.get(writer)
         if number is not None:
-            numbers[rows] = number
+            column.version_numbers[rows] = number
         else:
-            codes[rows] = _CODES[self._failed.get(writer, Reason.OTHER_SCHEMA)]
+            column.codes[rows] = _CODES[self._failure_reasons.get(writer, Reason.OTHER_SCHEMA)]
 
-    def _decoded(
-        self, bodies: Bodies, codes: NDArray[np.int8], numbers: NDArray[np.int32], ids: Longs
-    ) -> DecodedColumn:
+    def _decode_rows(self, column: DecodedColumn, bodies: Bodies) -> None:
+        """Decode the rows of each version, and set the array of the column."""
+        numbers = column.version_numbers
         present = np.unique(numbers[numbers >= 0]).tolist()
-        pieces: dict[int, list[tuple[Longs, pa.Array]]] = {}
+        arrays: dict[int, list[tuple[Longs, pa.Array]]] = defaultdict(list)
         for number in present:
             version = self._versions[number]
             if version.schema.schema_id is not None:
-                ids[numbers == number] = version.schema.schema_id
+                column.ids[numbers == number] = version.schema.schema_id
             if version.decoder is None or version.plan is None:
                 continue
             rows = np.flatnonzero(numbers == number)
-            own = bodies.of_rows(rows)
+            version_bodies = bodies.of_rows(rows)
             if len(present) == 1:
                 # In most batches, all rows have one version, so no arrays are concatenated.
                 starts = np.where(numbers == number, bodies.starts, -1)
-                own, rows = replace(bodies, starts=starts), np.arange(len(numbers))
-            found = version.decoder.decode(own, self._options.max_bytes)
-            for row, reason in found.errors.items():
-                codes[rows[row]] = _CODES[reason]
-            array = version.plan.convert(found.array)
-            pieces.setdefault(version.group, []).append((rows, array))
-        return DecodedColumn(self._put_together(pieces, codes, numbers), codes, numbers, ids)
-
-    def _put_together(
-        self,
-        pieces: Mapping[int, list[tuple[Longs, pa.Array]]],
-        codes: NDArray[np.int8],
-        numbers: NDArray[np.int32],
-    ) -> pa.Array:
+                version_bodies, rows = replace(bodies, starts=starts), np.arange(len(numbers))
+            decoded = version.decoder.decode(version_bodies, self._options.max_bytes)
+            for row, reason in decoded.errors.items():
+                column.codes[rows[row]] = _CODES[reason]
+            arrays[version.group].append((rows, version.plan.convert(decoded.array)))
         count = len(numbers)
         if not self.has_types:
-            return _in_order(pieces.get(0, []), self.shape.type, count)
-        wanted = [at for at, name in enumerate(self._names) if name in _names_of(self.shape)]
-        columns = [
-            _in_order(pieces.get(at, []), member.shape.type, count)
-            for at, member in zip(wanted, self.shape.members, strict=True)
+            column.array = _merge_rows(arrays[0], self.shape.type, count)
+            return
+        selected_names = _member_names(self.shape)
+        groups = [group for group, name in enumerate(self._type_names) if name in selected_names]
+        members = [
+            _merge_rows(arrays[group], member.shape.type, count)
+            for group, member in zip(groups, self.shape.members, strict=True)
         ]
-        failed = (codes != 0) & (codes != _CODES[Reason.TRAILING])
-        array = pa.StructArray.from_arrays(columns, fields=list(self.shape.type))
-        return masked(array, (numbers < 0) | failed)
+        failed = (column.codes != 0) & (column.codes != _CODES[Reason.TRAILING])
+        mask = pa.array((numbers < 0) | failed)
+        column.array = pa.StructArray.from_arrays(members, fields=list(self.shape.type), mask=mask)
 
     # ------------------------------------------------------------------ side columns
     def side_arrays(self, values: pa.Array, column: DecodedColumn) -> dict[str, pa.Array]:
         """Return the side columns of a decoded column, keyed by name."""
-        types = pa.array([one.parsed.name for one in self._versions], pa.string())
+        types = pa.array([version.parsed.name for version in self._versions], pa.string())
         reasons = pa.array([reason.value for reason in _REASONS], pa.string())
         failed = column.codes > 0
         raw = values if column.is_raw else pa.nulls(len(values), pa.binary())
@@ -679,76 +687,62 @@ class TypedColumn:
         return dict(zip(side_names(self._part), arrays, strict=True))
 
 
-def _by_message(
-    frames: Frames, rows: Longs, codes: NDArray[np.int8], starts: Longs, schemas: Schemas
-) -> Iterator[tuple[MessagePath, Longs]]:
-    """Yield the message types of Protobuf rows with their rows; set the starts of the bodies."""
-    indexes = message_indexes(frames, rows, has_names=schemas.has_foreign_ids)
-    starts[rows] = indexes.starts
-    codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
-    for number, path in enumerate(indexes.paths):
-        yield path, rows[indexes.path_numbers == number]
-
-
-def _are_versions(group: list[_Version], one: _Version) -> bool:
-    """Return whether a schema is a version of the same type as others, with compatible values."""
-    if not any(one.is_version_of(other) for other in group):
+def _have_one_type(versions: list[_Version]) -> bool:
+    """Return whether the last version has the type of the earlier ones, and compatible values."""
+    *earlier_versions, last_version = versions
+    if not any(last_version.is_version_of(version) for version in earlier_versions):
         return False
     try:
-        align([other.parsed.shape for other in (*group, one)])
+        align([version.parsed.shape for version in versions])
     except InputError:
         return False
     return True
 
 
-def _short(name: str) -> str:
+def _short_name(name: str) -> str:
     return name.rpartition(".")[2]
 
 
-def _names_of(shape: Shape) -> set[str]:
+def _member_names(shape: Shape) -> set[str]:
     return {member.name for member in shape.members}
 
 
-def _group_names(full_names: list[str]) -> list[str]:
+def _name_groups(full_names: list[str]) -> list[str]:
     """Return the member name of each type of a column: short names if they are distinct."""
-    short = list(map(_short, full_names))
-    names: list[str] = []
-    for name, full in zip(short, full_names, strict=True):
-        is_unique = [one.lower() for one in short].count(name.lower()) == 1
-        base = free = name if is_unique else full.replace(".", "_")
-        number = 1
-        while free.lower() in {one.lower() for one in names}:
-            number += 1
-            free = f"{base}_{number}"
-        names.append(free)
+    short_names = list(map(_short_name, full_names))
+    lower_names = [name.lower() for name in short_names]
+    used_names: set[str] = set()
+    names = []
+    for short_name, full_name in zip(short_names, full_names, strict=True):
+        is_unique = lower_names.count(short_name.lower()) == 1
+        name = short_name if is_unique else full_name.replace(".", "_")
+        names.append(unused_name(name, used_names))
     return names
 
 
-def _in_order(pieces: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
+def _merge_rows(arrays: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
     """Merge arrays: each row at its row number, and null in all other rows."""
-    if not pieces:
+    if not arrays:
         return pa.nulls(count, kind)
-    if len(pieces) == 1 and len(pieces[0][0]) == count:
-        return pieces[0][1]
-    places = np.zeros(count, np.int64)
-    has = np.zeros(count, np.bool_)
-    first = 0
-    for rows, array in pieces:
-        places[rows] = np.arange(first, first + len(array))
-        has[rows] = True
-        first += len(array)
-    joined = pa.concat_arrays([array for _, array in pieces])
-    return joined.take(pa.array(places, mask=~has))
+    if len(arrays) == 1 and len(arrays[0][0]) == count:
+        return arrays[0][1]
+    positions = np.zeros(count, np.int64)
+    has_value = np.zeros(count, np.bool_)
+    array_start = 0
+    for rows, array in arrays:
+        positions[rows] = np.arange(array_start, array_start + len(array))
+        has_value[rows] = True
+        array_start += len(array)
+    joined = pa.concat_arrays([array for _, array in arrays])
+    return joined.take(pa.array(positions, mask=~has_value))
 
 
-def _inflated(
-    frames: Frames, max_bytes: int, codes: NDArray[np.int8]
-) -> tuple[Frames, NDArray[np.uint8]]:
-    """Return the frames with decompressed bodies, and their data."""
+def _inflate(frames: Frames, max_bytes: int, codes: NDArray[np.int8]) -> Frames:
+    """Return the frames with decompressed bodies; sets the codes of rows that fail."""
     if frames.is_compressed is None:
-        return frames, frames.data
+        return frames
     starts, ends = frames.starts.copy(), frames.ends.copy()
-    parts = [frames.data]
+    chunks = [frames.data]
     size = len(frames.data)
     for row in np.flatnonzero(frames.is_compressed).tolist():
         stream = zlib.decompressobj()
@@ -761,13 +755,13 @@ def _inflated(
             is_large = len(body) >= max_bytes
             codes[row] = _CODES[Reason.TOO_LARGE if is_large else Reason.TRUNCATED]
             continue
-        parts.append(np.frombuffer(body, np.uint8))
+        chunks.append(np.frombuffer(body, np.uint8))
         starts[row], ends[row] = size, size + len(body)
         size += len(body)
         if size - len(frames.data) > max_bytes and len(frames) > 1:
             raise DecodedTooLargeError
-    data = np.concatenate(parts)
-    return replace(frames, data=data, starts=starts, ends=ends, is_compressed=None), data
+    data = np.concatenate(chunks)
+    return replace(frames, data=data, starts=starts, ends=ends, is_compressed=None)
 
 
 # ------------------------------------------------------------------------------- record batches
@@ -796,12 +790,12 @@ class TypedColumns:
         is_strict: bool = False,
         keeps_raw: bool = False,
     ) -> None:
-        self._names = tuple(names)
+        self._requested_names = tuple(names)
         self._is_strict = is_strict
         self._keeps_raw = keeps_raw
-        self._given = dict(columns)
+        self._source_columns = dict(columns)
         self._columns = {
-            part: column.selected(_wanted(names, part))
+            part: column.select(_requested_members(names, part))
             for part, column in columns.items()
             if any(is_of_part(name, part) for name in names)
         }
@@ -809,11 +803,12 @@ class TypedColumns:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the arguments."""
-        return _restored, (self._given, self._names, self._is_strict, self._keeps_raw)
+        construct = partial(TypedColumns, is_strict=self._is_strict, keeps_raw=self._keeps_raw)
+        return construct, (self._source_columns, self._requested_names)
 
-    def named(self, names: Sequence[str]) -> TypedColumns:
+    def select(self, names: Sequence[str]) -> TypedColumns:
         """Return the columns of other names."""
-        return TypedColumns(self._given, names, is_strict=self._is_strict)
+        return TypedColumns(self._source_columns, names, is_strict=self._is_strict)
 
     @property
     def is_typed(self) -> bool:
@@ -826,24 +821,24 @@ class TypedColumns:
         return {part: column.form for part, column in self._columns.items()}
 
     def _output_names(self) -> tuple[str, ...]:
-        found: dict[str, None] = {}
-        for name in self._names:
+        output_names: dict[str, None] = {}
+        for name in self._requested_names:
             part = name.partition(".")[0]
-            found[part if part in self._columns else name] = None
+            output_names[part if part in self._columns else name] = None
         for part in self._columns:
-            sides = side_columns(part)
-            if not any(name in sides for name in self._names):
-                found.update(dict.fromkeys(sides))
-        return tuple(found)
+            side_types = side_columns(part)
+            if not any(name in side_types for name in self._requested_names):
+                output_names.update(dict.fromkeys(side_types))
+        return tuple(output_names)
 
     @property
     def needed(self) -> tuple[str, ...]:
         """The columns of records that are read."""
-        sides = {name for part in (KEY, VALUE) for name in side_columns(part)}
-        own = [name for name in self.names if name not in sides]
+        side_column_names = {name for part in (KEY, VALUE) for name in side_columns(part)}
+        record_names = [name for name in self.names if name not in side_column_names]
         if self._columns:
-            own += [*self._columns, "headers", "topic", "partition", "offset"]
-        return tuple(dict.fromkeys(own))
+            record_names += [*self._columns, "headers", "topic", "partition", "offset"]
+        return tuple(dict.fromkeys(record_names))
 
     @property
     def error_names(self) -> list[str]:
@@ -852,13 +847,15 @@ class TypedColumns:
 
     def schema(self, records: pa.Schema) -> pa.Schema:
         """Return the schema of the decoded batches; `records` is the schema of the read columns."""
-        sides = {name: kind for part in self._columns for name, kind in side_columns(part).items()}
+        side_types = {
+            name: kind for part in self._columns for name, kind in side_columns(part).items()
+        }
         fields = []
         for name in self.names:
             if name in self._columns:
                 fields.append(pa.field(name, self._columns[name].type))
-            elif name in sides:
-                fields.append(pa.field(name, sides[name]))
+            elif name in side_types:
+                fields.append(pa.field(name, side_types[name]))
             else:
                 fields.append(records.field(name))
         if CORRUPT_RECORD in records.names:
@@ -874,7 +871,7 @@ class TypedColumns:
         fails.
         """
         try:
-            found = self._decode(batch)
+            decoded_columns = self._decode_parts(batch)
         except DecodedTooLargeError:
             half = len(batch) // 2
             yield from self.decode(batch.slice(0, half), errors)
@@ -883,8 +880,8 @@ class TypedColumns:
         arrays: dict[str, pa.Array] = {
             name: batch.column(name) for name in batch.schema.names if name not in self._columns
         }
-        for part, decoded in found.items():
-            self._check(part, decoded, batch)
+        for part, decoded in decoded_columns.items():
+            self._raise_if_strict(part, decoded, batch)
             if errors is not None and decoded.codes.any():
                 codes, counts = np.unique(decoded.codes[decoded.codes > 0], return_counts=True)
                 for code, count in zip(codes.tolist(), counts.tolist(), strict=True):
@@ -896,7 +893,7 @@ class TypedColumns:
         schema = self.schema(batch.schema)
         yield pa.RecordBatch.from_arrays([arrays[name] for name in schema.names], schema=schema)
 
-    def _decode(self, batch: pa.RecordBatch) -> dict[str, DecodedColumn]:
+    def _decode_parts(self, batch: pa.RecordBatch) -> dict[str, DecodedColumn]:
         headers = batch.column("headers") if "headers" in batch.schema.names else None
         topic = batch.column("topic")[0].as_py() if self._columns and len(batch) else ""
         return {
@@ -904,7 +901,7 @@ class TypedColumns:
             for part, column in self._columns.items()
         }
 
-    def _check(self, part: str, decoded: DecodedColumn, batch: pa.RecordBatch) -> None:
+    def _raise_if_strict(self, part: str, decoded: DecodedColumn, batch: pa.RecordBatch) -> None:
         if not self._is_strict or not decoded.codes.any():
             return
         row = int(np.flatnonzero(decoded.codes)[0])
@@ -915,51 +912,45 @@ class TypedColumns:
         raise CorruptRecordError(
             f"the {part} of the record at offset {offset} of {topic}-{partition} does not decode: "
             f"{reason}",
-            hint="keep such records with --decode-errors keep",
+            hint="give --decode-errors keep to keep records that do not decode",
         )
 
 
-def _resolved(shape: Shape, wanted: Wanted, place: str) -> Selection:
-    """Find the selected members, also within lists and maps; raises `InputError` if unknown."""
-    if wanted is None:
+def _resolve_members(shape: Shape, requested: RequestedMembers, column_path: str) -> Selection:
+    """Return the selection of requested members, also in lists and maps.
+
+    Raises `InputError` for an unknown member.
+    """
+    if requested is None:
         return None
     if shape.form in (Form.LIST, Form.MAP):
-        return {"": _resolved(shape.members[-1].shape, wanted, place)}
+        return {"": _resolve_members(shape.members[-1].shape, requested, column_path)}
     members = {member.name: member.shape for member in shape.members}
-    found: dict[str, Selection] = {}
-    for name, inner in wanted.items():
+    selection: dict[str, Selection] = {}
+    for name, nested_request in requested.items():
         if name not in members:
             raise InputError(
-                f"{place} has no member {name}",
-                expected=", ".join(members) or f"{place} itself, which is {shape.type}",
+                f"{column_path} has no member {name}",
+                expected=", ".join(members) or f"{column_path} itself, which is {shape.type}",
             )
-        found[name] = _resolved(members[name], inner, f"{place}.{name}")
-    return found
+        selection[name] = _resolve_members(members[name], nested_request, f"{column_path}.{name}")
+    return selection
 
 
-def _restored(
-    columns: Mapping[str, TypedColumn],
-    names: Sequence[str],
-    is_strict: bool,  # noqa: FBT001, pickle passes it
-    keeps_raw: bool,  # noqa: FBT001, as above
-) -> TypedColumns:
-    return TypedColumns(columns, names, is_strict=is_strict, keeps_raw=keeps_raw)
-
-
-def _wanted(names: Sequence[str], part: str) -> Wanted:
+def _requested_members(names: Sequence[str], part: str) -> RequestedMembers:
     """Return the members of a key or value that column names select."""
-    found: dict[str, Any] = {}
+    members: dict[str, Any] = {}
     for name in names:
         if name == part:
             return None
         if not name.startswith(f"{part}."):
             continue
-        level = found
-        *above, last = name.split(".")[1:]
-        for one in above:
-            if level.setdefault(one, {}) is None:
+        level = members
+        *parents, leaf = name.split(".")[1:]
+        for parent in parents:
+            if level.setdefault(parent, {}) is None:
                 break
-            level = level[one]
+            level = level[parent]
         else:
-            level[last] = None
-    return found or None
+            level[leaf] = None
+    return members or None

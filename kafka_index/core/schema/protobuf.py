@@ -30,15 +30,9 @@ from numpy.typing import NDArray
 
 from kafka_index.core.errors import BadSchemaError
 from kafka_index.core.kernels import protobuf as loop
-from kafka_index.core.kernels.typed_columns import DECODED, UNDECIDED
+from kafka_index.core.kernels.typed_columns import UNDECIDED
 from kafka_index.core.schema.align import Member, Selection, Shape
-from kafka_index.core.schema.bodies import (
-    Bodies,
-    Decoded,
-    DecodedTooLargeError,
-    import_extra,
-    masked,
-)
+from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError, import_extra
 from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import MessagePath, Reason
 
@@ -590,7 +584,6 @@ class MessageDecoder:
         except self._failures:
             # A message that becomes JSON text is damaged, or an enum has an unknown number.
             return self._decode_with_upb(bodies, max_bytes)
-        array = masked(array, statuses != DECODED)
         errors = row_errors(statuses)
         undecided = np.flatnonzero(statuses == UNDECIDED)
         if len(undecided):

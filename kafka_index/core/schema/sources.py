@@ -1,22 +1,50 @@
-"""The sources of schemas: a topic of the input, files, or a running registry."""
+"""The sources of schemas: a topic of the input, files, or a running registry.
+
+A registry is read with Confluent's REST API. Karapace, Apicurio (under ``/apis/ccompat/v7``) and
+Redpanda have the same API. All schemas are read at the beginning of a run, page by page. Tasks send
+no requests.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
 import re
 from collections.abc import Sequence
+from http.client import HTTPException
+from typing import Any
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import Request, urlopen
 
-from kafka_index.core.errors import InputError, is_retriable
+from kafka_index.core.errors import InputError, ReadError, is_retriable
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.state_files import MALFORMED, decoder_of
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.schema.folder import schemas_of_folder
-from kafka_index.core.schema.registry import Schemas
-from kafka_index.core.schema.rest import schemas_of_url
-from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC, schemas_of_dump
+from kafka_index.core.schema.registry import SchemaProblem, Schemas
+from kafka_index.core.schema.schemas_topic import (
+    SCHEMAS_TOPIC,
+    SchemaRecord,
+    SchemasTopic,
+    schemas_of_dump,
+)
 
 #: The schemas of the topic ``_schemas`` in the input; ``dump:NAME`` names another topic.
 FROM_DUMP = "dump"
 _URL = re.compile(r"https?://", re.IGNORECASE)
+#: The environment variable with ``USER:PASSWORD`` for a registry. Confluent's images use this name.
+USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
+_ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
+_ALL_CONTEXTS = ":*:"
+# The maximum of Confluent (schema.search.max.limit).
+_PAGE = 1000
+_TIMEOUT_SECONDS = 30
+_MAX_RESPONSE_BYTES = 1 << 30
+_NOT_FOUND = 404
+
+_Listed = dict[tuple[str, int], SchemaRecord]
 
 
 def open_schemas(
@@ -28,7 +56,7 @@ def open_schemas(
     """
     refuse_passwords([source])
     if _URL.match(source):
-        return schemas_of_url(source)
+        return _schemas_of_url(source)
     kind, separator, topic = source.partition(":")
     if kind != FROM_DUMP or (separator and not topic):
         return schemas_of_folder(source)
@@ -42,3 +70,86 @@ def open_schemas(
             f"the input has no schemas: {error}",
             hint="give --schemas a folder of schemas or the URL of a registry",
         ) from error
+
+
+def _schemas_of_url(url: str) -> Schemas:
+    """Read all schemas of a registry, including soft-deleted schemas.
+
+    Raises `InputError` if the URL is not a registry's, and `ReadError` if requests fail.
+    """
+    base = url.rstrip("/")
+    topic = SchemasTopic()
+    listed = _list(base, with_deleted=True)
+    live = _list(base, with_deleted=False)
+    # A version that was registered between the two requests is only in the second list.
+    for number, (name, record) in enumerate((listed | live).items()):
+        record.deleted = name not in live
+        try:
+            topic.add_version(*name, record, number)
+        except ValueError as error:
+            topic.unreadable.append(SchemaProblem(None, f"{name[0]} {name[1]}: {error}", base))
+    return topic.schemas(base, has_foreign_ids=True)
+
+
+def _list(base: str, *, with_deleted: bool) -> _Listed:
+    found: _Listed = {}
+    while True:
+        query = {
+            "deleted": str(with_deleted).lower(),
+            "subjectPrefix": _ALL_CONTEXTS,
+            "offset": len(found),
+            "limit": _PAGE,
+        }
+        page = _get(f"{base}/schemas?{urlencode(query)}", base)
+        new = {name: record for name, record in page.items() if name not in found}
+        # Pages may be smaller than the limit. Karapace ignores the limit and returns all schemas.
+        if not new:
+            return found
+        found |= new
+
+
+def _get(url: str, base: str) -> _Listed:
+    request = Request(url, headers={"Accept": _ACCEPT})  # noqa: S310, http or https only
+    user = os.environ.get(USER_VARIABLE)
+    if user:
+        token = base64.b64encode(user.encode()).decode()
+        # The header is not sent after a redirect.
+        request.add_unredirected_header("Authorization", f"Basic {token}")
+    try:
+        with urlopen(request, timeout=_TIMEOUT_SECONDS) as response:  # noqa: S310
+            data = response.read(_MAX_RESPONSE_BYTES + 1)
+    except HTTPError as error:
+        with error:
+            if error.code == _NOT_FOUND:
+                raise _no_registry(base, f"HTTP {error.code}") from None
+            raise _failed(base, f"HTTP {error.code} {error.reason}") from error
+    except (OSError, HTTPException) as error:
+        raise _failed(base, str(getattr(error, "reason", None) or error)) from error
+    if len(data) > _MAX_RESPONSE_BYTES:
+        raise _no_registry(base, f"a response of more than {_MAX_RESPONSE_BYTES} bytes")
+    try:
+        records: list[Any] = decoder_of(list[SchemaRecord]).decode(data)
+    except MALFORMED as error:
+        raise _no_registry(base, f"the response is not a list of schemas: {error}") from error
+    return {
+        (record.subject, record.version): record
+        for record in records
+        if record.subject is not None and record.version is not None
+    }
+
+
+def _failed(base: str, reason: str) -> ReadError:
+    return ReadError(
+        f"the schema registry does not respond: {reason}",
+        path=base,
+        hint=f"run again; {USER_VARIABLE}=USER:PASSWORD gives a user",
+    )
+
+
+def _no_registry(base: str, found: str) -> InputError:
+    return InputError(
+        "there is no schema registry at this URL",
+        path=base,
+        found=found,
+        hint="give the URL under which GET /schemas lists its schemas",
+    )

@@ -146,19 +146,17 @@ class Frames:
             if len(rows):
                 yield key, rows
 
-    def reason_of(self, row: int) -> Reason | None:
-        """Return why a row has no schema ID; None if it has one or is null."""
-        return FRAMING_REASONS.get(Framing(self.framing[row]))
-
 
 def frames_of(
     values: pa.Array,
     headers: pa.Array | None = None,
     *,
     is_key: bool = False,
-    id_bytes: int = _ID_BYTES,
 ) -> Frames:
     """Find the frame of each row.
+
+    A frame of ``00`` and 8 bytes is recognized if the first 4 bytes are zeros, because Confluent's
+    ids begin at 1.
 
     Parameters
     ----------
@@ -169,12 +167,9 @@ def frames_of(
         takes precedence over the bytes. If a name is repeated, the last header is used.
     is_key : bool
         Whether the rows are keys, which have other header names.
-    id_bytes : int
-        The size of ids after ``00``: 4 or 8. With 4, a frame of 8 bytes is recognized if its first
-        4 are zeros, because Confluent's ids begin at 1.
     """
     framer = _Framer(values)
-    framer.find_ids(id_bytes)
+    framer.find_ids()
     framer.find_guids()
     framer.find_glue()
     if headers is not None and headers.null_count < len(headers):
@@ -251,7 +246,7 @@ class _Framer:
     """Finds the frames of the rows of a binary array, one form after another."""
 
     def __init__(self, values: pa.Array) -> None:
-        self._data, self._starts, self._ends = _binary_parts(values)
+        self._data, self._starts, self._ends = binary_buffers(values)
         self._sizes = self._ends - self._starts
         count = len(values)
         self._filled = np.flatnonzero(self._sizes > 0)
@@ -275,19 +270,17 @@ class _Framer:
         self._framing[rows] = framing
         self._body[rows] = self._starts[rows] + frame_bytes
 
-    def find_ids(self, id_bytes: int) -> None:
+    def find_ids(self) -> None:
         """Find frames of ``00`` and an id."""
-        rows = self._begin_with(_CONFLUENT_MAGIC, 1 + id_bytes)
+        rows = self._begin_with(_CONFLUENT_MAGIC, 1 + _ID_BYTES)
         positions = self._starts[rows] + 1
-        is_wide = np.ones(len(rows), np.bool_)
-        if id_bytes == _ID_BYTES:
-            ids = _integers(self._data, positions, _ID_BYTES)
-            is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
-            places = np.flatnonzero(is_wide)
-            # An ID is not zero, in either size.
-            is_wide[places] = _integers(self._data, positions[places], _WIDE_ID_BYTES) != 0
-            self._set(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
-            self._keys.add(KeyKind.ID, rows[~is_wide], ids[~is_wide])
+        ids = _integers(self._data, positions, _ID_BYTES)
+        is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
+        places = np.flatnonzero(is_wide)
+        # An ID is not zero, in either size.
+        is_wide[places] = _integers(self._data, positions[places], _WIDE_ID_BYTES) != 0
+        self._set(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
+        self._keys.add(KeyKind.ID, rows[~is_wide], ids[~is_wide])
         wide_ids = _integers(self._data, positions[is_wide], _WIDE_ID_BYTES)
         self._set(rows[is_wide], Framing.WIDE_ID, 1 + _WIDE_ID_BYTES)
         self._keys.add(KeyKind.WIDE_ID, rows[is_wide], wide_ids)
@@ -394,7 +387,7 @@ class _KeyNumbers:
         return self.keys.setdefault(key, len(self.keys))
 
 
-def _binary_parts(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
+def binary_buffers(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
     """Return the data buffer of a binary array, with the start and the end of each row in it."""
     _, offsets, content = values.buffers()
     is_large = pa.types.is_large_binary(values.type)
@@ -421,7 +414,7 @@ class _LastHeaders:
         pairs = headers.values
         self._names = pairs.field("key")
         self._is_valid = np.asarray(pairs.field("value").is_valid())
-        self.data, self._starts, self._ends = _binary_parts(pairs.field("value"))
+        self.data, self._starts, self._ends = binary_buffers(pairs.field("value"))
         offsets = np.asarray(headers.offsets).astype(np.int64)
         # The list offsets of a null row may include headers, which are ignored.
         self._first, self._end = offsets[:-1], offsets[1:]

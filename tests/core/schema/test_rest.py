@@ -15,8 +15,7 @@ import pytest
 
 from kafka_index.core.errors import InputError, KafkaIndexError, ReadError, is_retriable
 from kafka_index.core.schema.registry import KeyKind, SchemaKey, VersionState
-from kafka_index.core.schema.rest import USER_VARIABLE
-from kafka_index.core.schema.sources import open_schemas
+from kafka_index.core.schema.sources import USER_VARIABLE, open_schemas
 
 Listed = dict[str, Any]
 

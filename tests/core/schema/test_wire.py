@@ -18,7 +18,6 @@ from kafka_index.core.schema.registry import KeyKind, SchemaKey
 from kafka_index.core.schema.wire import (
     Framing,
     MessagePath,
-    Reason,
     frames_of,
     message_indexes,
 )
@@ -38,7 +37,7 @@ class Row(NamedTuple):
 
 
 def framed(  # noqa: PLR0911, because each form is one exit
-    value: bytes | None, headers: Headers | None = None, *, id_bytes: int = 4
+    value: bytes | None, headers: Headers | None = None
 ) -> Row:
     """The frame of one value."""
     if value is None:
@@ -50,7 +49,7 @@ def framed(  # noqa: PLR0911, because each form is one exit
         return Row(Framing.EMPTY)
     match value[0]:
         case 0:
-            return _framed_by_id(value, id_bytes)
+            return _framed_by_id(value)
         case 1:
             if len(value) < 17:
                 return Row(Framing.TOO_SHORT)
@@ -66,14 +65,11 @@ def framed(  # noqa: PLR0911, because each form is one exit
     return Row(Framing.NONE)
 
 
-def _framed_by_id(value: bytes, id_bytes: int) -> Row:
-    if len(value) < 1 + id_bytes:
+def _framed_by_id(value: bytes) -> Row:
+    if len(value) < 5:
         return Row(Framing.TOO_SHORT)
-    is_wide = id_bytes == 8
-    if not is_wide:
-        (schema_id,) = struct.unpack(">i", value[1:5])
-        is_wide = schema_id == 0 and len(value) >= 9 and any(value[5:9])
-    if is_wide:
+    (schema_id,) = struct.unpack(">i", value[1:5])
+    if schema_id == 0 and len(value) >= 9 and any(value[5:9]):
         (schema_id,) = struct.unpack(">q", value[1:9])
         return Row(Framing.WIDE_ID, SchemaKey(KeyKind.WIDE_ID, schema_id), value[9:])
     return Row(Framing.ID, SchemaKey(KeyKind.ID, schema_id), value[5:])
@@ -103,7 +99,6 @@ def rows_of(
     values: Sequence[bytes | None],
     headers: Sequence[Headers | None] | None = None,
     *,
-    id_bytes: int = 4,
     offset: int = 0,
     kind: pa.DataType | None = None,
 ) -> list[Row]:
@@ -116,7 +111,7 @@ def rows_of(
             for row in [[("__value_schema_id", b"x")]] * offset + list(headers)
         ]
         header_column = pa.array(pairs, HEADERS)[offset:]
-    frames = frames_of(column, header_column, id_bytes=id_bytes)
+    frames = frames_of(column, header_column)
     numbers = {row: key for key, rows in frames.groups() for row in rows.tolist()}
     result = []
     for row in range(len(frames)):
@@ -180,17 +175,6 @@ def test_column_without_bytes_has_no_schema_keys(values: list[bytes | None]) -> 
     assert (len(frames), frames.keys, list(frames.groups())) == (len(values), (), [])
 
 
-def test_reasons_are_given_for_rows_without_schema() -> None:
-    frames = frames_of(pa.array([b"x", b"", b"\0\0", None, b"\0\0\0\0\1"]))
-    assert [frames.reason_of(row) for row in range(5)] == [
-        Reason.NO_MAGIC,
-        Reason.NO_MAGIC,
-        Reason.TRUNCATED,
-        None,
-        None,
-    ]
-
-
 def test_key_schema_header_is_used_for_keys() -> None:
     headers: Headers = [("__value_schema_id", b"\0\0\0\0\1"), ("__key_schema_id", b"\0\0\0\0\2")]
     column = pa.array([[{"key": key, "value": value} for key, value in headers]])
@@ -226,23 +210,19 @@ HEADER_VALUES = st.none() | st.binary(max_size=9) | st.builds(bytes.__add__, MAG
 @given(
     rows=st.lists(st.tuples(VALUES, st.none() | st.lists(st.tuples(HEADER_NAMES, HEADER_VALUES)))),
     has_headers=st.booleans(),
-    id_bytes=st.sampled_from([4, 8]),
     offset=st.integers(0, 3),
 )
 def test_frames_of_a_column_equal_those_of_single_rows(
     *,
     rows: list[tuple[bytes | None, Headers | None]],
     has_headers: bool,
-    id_bytes: int,
     offset: int,
 ) -> None:
     values = [value for value, _ in rows]
     headers = [own for _, own in rows] if has_headers else None
     # Of headers with a name the last one counts, which is what a dict keeps.
-    expected = [
-        framed(value, own if has_headers else None, id_bytes=id_bytes) for value, own in rows
-    ]
-    assert rows_of(values, headers, id_bytes=id_bytes, offset=offset) == expected
+    expected = [framed(value, own if has_headers else None) for value, own in rows]
+    assert rows_of(values, headers, offset=offset) == expected
 
 
 # ------------------------------------------------------------------------------- message indexes
