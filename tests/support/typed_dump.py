@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kafka_index.core.schema.protobuf import ProtobufFile
-from kafka_index.core.schema.registry import guid_of
+from kafka_index.core.schema.registry import compute_guid
 from tests.support.random_avro import encode
 from tests.support.random_protobuf import message_class
 from tests.support.record_tables import write_partition
@@ -164,7 +164,7 @@ def _carts() -> list[Typed]:
 def _headers() -> list[Typed]:
     good = {"id": 1, "customer_id": "c", "amount": 0.5}
     body = avro(ORDERS[1], good)
-    guid = uuid.UUID(guid_of(json.dumps(ORDERS[1]), ())).bytes
+    guid = uuid.UUID(compute_guid(json.dumps(ORDERS[1]), ())).bytes
     name = b"__value_schema_id"
     return [
         Typed(body, good, headers=[(name, b"\1" + guid)]),

@@ -31,13 +31,13 @@ class SchemasRequest(RecordRequest):
     skip_records: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "Do not read the records of topics. The topics that use a schema then stay unknown.",
+        "Do not read records. The result then does not contain the topics that use a schema.",
         default=False,
     )
     output: str | None = parameter(
         PathKind("DIR"),
         Group.OUTPUT,
-        "Write the schemas to a new folder, which --schemas reads.",
+        "Write the schemas to a new folder, which the option --schemas can read.",
         default=None,
     )
 

@@ -34,8 +34,9 @@ from kafka_index.core.schema.registry import (
     SubjectSettings,
     Version,
     VersionState,
-    unqualified,
+    strip_context,
 )
+from kafka_index.core.schema.wire import MAX_KEYS
 
 
 class UseStatus(StrEnum):
@@ -44,11 +45,11 @@ class UseStatus(StrEnum):
     FOUND = "found"
     #: No schema has the id or GUID.
     MISSING = "missing"
-    #: A reference of the schema is missing or circular, or several schemas have its id.
+    #: A reference of the schema is missing or circular, or several schemas have the same ID.
     UNUSABLE = "unusable"
-    #: The bytes look like an id, but are probably a number or text.
+    #: The first bytes look like an ID, but are probably a part of a number or text.
     NO_ID = "no_id"
-    #: The bytes have no frame with an id.
+    #: The bytes have no schema ID.
     UNFRAMED = "unframed"
     NULL = "null"
 
@@ -60,8 +61,8 @@ _BAD_USES = (UseStatus.MISSING, UseStatus.UNUSABLE)
 class SchemaUse:
     """Keys or values of a topic that refer to one schema.
 
-    `part` is ``key`` or ``value``. `key` is None for records without an id, and for the records of
-    further schemas, which are not counted individually.
+    `part` is ``key`` or ``value``. `key` is None for records without an ID, and for IDs that are
+    only counted together.
     """
 
     topic: str
@@ -97,8 +98,8 @@ SCHEMAS_SCHEMA = pa.schema(
 )
 _MEANINGS: Mapping[VersionState, tuple[Severity, str]] = {
     VersionState.LIVE: (GOOD, "the registry serves the version"),
-    VersionState.DELETED: (GOOD, "soft-deleted: the schema is still there by its id"),
-    VersionState.GONE: (NOTABLE, "hard-deleted or replaced: compaction removes the schema"),
+    VersionState.DELETED: (GOOD, "soft-deleted; the registry still serves the schema by id"),
+    VersionState.GONE: (NOTABLE, "hard-deleted or replaced; compaction will remove the schema"),
 }
 
 
@@ -159,62 +160,64 @@ class SchemaList(Result):
     def _versions(self) -> list[Version]:
         """The requested versions, sorted by subject and number."""
         subjects = self._schemas.subjects() if self._subject is None else [self._subject]
-        return [version for one in subjects for version in self._schemas.versions_of(one)]
+        return [version for subject in subjects for version in self._schemas.list_versions(subject)]
 
     @property
     def chosen(self) -> list[Schema]:
-        """The schemas of these versions and of their references, each once."""
+        """The schemas of the requested versions, and the schemas that they refer to."""
         if self._subject is None:
             return list(self._schemas)
-        wanted = {version.schema for version in self._versions}
-        for schema in tuple(wanted):
-            if self._schemas.fault_of(schema) is None:
-                wanted.update(self._schemas.references_of(schema).values())
-        return [schema for schema in self._schemas if schema in wanted]
+        schemas = {version.schema for version in self._versions}
+        for schema in tuple(schemas):
+            if self._schemas.unusable_reason(schema) is None:
+                schemas.update(self._schemas.find_references(schema).values())
+        return [schema for schema in self._schemas if schema in schemas]
 
     @cached_property
-    def _own_uses(self) -> list[SchemaUse]:
+    def _requested_uses(self) -> list[SchemaUse]:
         """The uses of the requested subject, or all uses."""
         if self._subject is None:
             return list(self.uses)
-        own = {version.schema for version in self._versions}
+        subject_schemas = {version.schema for version in self._versions}
         return [
             use
             for use in self.uses
-            if use.schema in own
+            if use.schema in subject_schemas
             or (use.status in _BAD_USES and f"{use.topic}-{use.part}" == self._subject)
         ]
 
     @property
     def _bad_uses(self) -> list[SchemaUse]:
-        return [use for use in self._own_uses if use.status in _BAD_USES]
+        return [use for use in self._requested_uses if use.status in _BAD_USES]
 
     @property
     def headline(self) -> str:
         """The number of versions, and whether schemas are missing."""
         subjects = len({version.subject for version in self._versions})
         text = f"{plural(len(self._versions), 'version')} of {plural(subjects, 'subject')}"
-        bad, found = self._bad_uses, self._named_records
+        bad_uses, resolved_ids = self._bad_uses, self._resolved_ids
         if self.records is None:
             text += "; records were not read"
-        elif bad:
-            text += f"; {plural(len(bad), 'schema')} missing or unusable, such as "
-            text += _use_line(bad[0])
+        elif bad_uses:
+            verb = "is" if len(bad_uses) == 1 else "are"
+            text += f"; {plural(len(bad_uses), 'schema')} {verb} missing or unusable, such as "
+            text += _format_use(bad_uses[0])
         elif self._subject is not None:
-            text += f"; named by {plural(found, 'key or value', 'keys and values')}"
-        elif found:
-            text += f"; all {found:,} keys and values that name a schema have one"
+            text += f"; used by {plural(resolved_ids, 'key or value', 'keys and values')}"
+        elif resolved_ids:
+            values = plural(resolved_ids, "key or value", "keys and values")
+            text += f"; every schema of {values} was found"
         else:
-            text += f"; none of {plural(self.records, 'record')} names a schema"
+            text += f"; {plural(self.records, 'record')} without schema IDs"
         skipped = self._faults.total
         text += f"; {plural(skipped, 'corrupt or unreadable range')} skipped" if skipped else ""
-        wrong = len(self._schemas.unreadable)
-        text += f"; {plural(wrong, 'record')} of schemas not understood" if wrong else ""
+        malformed = len(self._schemas.unreadable)
+        text += f"; {plural(malformed, 'malformed schema record')}" if malformed else ""
         return text if self._output is None else f"{text}; written to {self._output}"
 
     @property
-    def _named_records(self) -> int:
-        return sum(use.records for use in self._own_uses if use.status is UseStatus.FOUND)
+    def _resolved_ids(self) -> int:
+        return sum(use.records for use in self._requested_uses if use.status is UseStatus.FOUND)
 
     @property
     def statuses(self) -> list[Status]:
@@ -225,28 +228,28 @@ class SchemaList(Result):
     def facts(self) -> list[str]:
         """The settings of the registry, and the records that are not schemas."""
         facts = []
-        settings = _settings_text(self._schemas.settings.get("", SubjectSettings()))
+        settings = _format_settings(self._schemas.settings.get("", SubjectSettings()))
         facts += [f"registry: {settings}"] if settings else []
         if self._schemas.skipped:
-            other = ", ".join(
+            skipped_counts = ", ".join(
                 f"{count} {name}" for name, count in sorted(self._schemas.skipped.items())
             )
-            facts.append(f"records that are not schemas: {other}")
+            facts.append(f"records that are not schemas: {skipped_counts}")
         return facts
 
     @property
     def sections(self) -> list[Section]:
         """Subjects, topics and problems."""
         subjects = [
-            _subject_line(subject, list(versions), self._schemas.settings.get(subject))
+            _format_subject(subject, list(versions), self._schemas.settings.get(subject))
             for subject, versions in groupby(self._versions, lambda version: version.subject)
         ]
         topics = [
-            _topic_line(topic, uses)
-            for topic, uses in groupby(self._own_uses, lambda use: use.topic)
+            _format_topic(topic, uses)
+            for topic, uses in groupby(self._requested_uses, lambda use: use.topic)
         ]
         unreadable, conflicts = self._schemas.unreadable, self._schemas.conflicts
-        faults = [fault for fault in self._faults_of_schemas.values() if fault is not None]
+        faults = [fault for fault in self._unusable_reasons.values() if fault is not None]
         damage = plural(self._faults.total, "corrupt or unreadable range")
         return [
             Section("subjects:", subjects, GOOD, noun="subject", shows_all=True),
@@ -255,12 +258,12 @@ class SchemaList(Result):
             Section("unusable schemas:", faults, noun="schema"),
             Section(
                 "missing or unusable schemas:",
-                list(map(_use_line, self._bad_uses)),
+                list(map(_format_use, self._bad_uses)),
                 BAD,
                 noun="use",
             ),
             Section(
-                "records of schemas that were not understood:",
+                "malformed schema records:",
                 list(map(str, unreadable)),
                 BAD,
                 noun="record",
@@ -271,9 +274,9 @@ class SchemaList(Result):
         ]
 
     @cached_property
-    def _faults_of_schemas(self) -> dict[Schema, str | None]:
+    def _unusable_reasons(self) -> dict[Schema, str | None]:
         return {
-            schema: self._schemas.fault_of(schema)
+            schema: self._schemas.unusable_reason(schema)
             for schema in dict.fromkeys(version.schema for version in self._versions)
         }
 
@@ -287,12 +290,12 @@ class SchemaList(Result):
     def counts(self) -> Mapping[str, int]:
         """Subjects, versions and schemas, records that were read, and missing schemas."""
         by_status: Counter[UseStatus] = Counter()
-        for use in self._own_uses:
+        for use in self._requested_uses:
             by_status[use.status] += use.records
         return {
             "subjects": len({version.subject for version in self._versions}),
             "versions": len(self._versions),
-            "schemas": len(self._faults_of_schemas),
+            "schemas": len(self._unusable_reasons),
             "records": self.records or 0,
             **{f"{name.value}_uses": by_status[name] for name in UseStatus},
             "unreadable": len(self._schemas.unreadable),
@@ -327,9 +330,11 @@ class SchemaList(Result):
 
     def to_arrow(self) -> pa.Table:
         """Return a row per version of a subject."""
-        return pa.Table.from_pylist([self._row(one) for one in self._versions], SCHEMAS_SCHEMA)
+        return pa.Table.from_pylist(
+            [self._report_row(version) for version in self._versions], SCHEMAS_SCHEMA
+        )
 
-    def _row(self, version: Version) -> dict[str, Any]:
+    def _report_row(self, version: Version) -> dict[str, Any]:
         schema = version.schema
         settings = self._schemas.settings.get(version.subject, SubjectSettings())
         return {
@@ -342,26 +347,26 @@ class SchemaList(Result):
             "context": schema.context,
             "references": list(map(asdict, schema.references)),
             **asdict(settings),
-            "topic": self._topic_of(version.subject),
-            "uses": self._uses_of_schemas.get(schema, []),
-            "reason": self._faults_of_schemas[schema],
+            "topic": self._find_topic(version.subject),
+            "uses": self._uses_by_schema.get(schema, []),
+            "reason": self._unusable_reasons[schema],
             "text": schema.text,
         }
 
-    def _topic_of(self, subject: str) -> str | None:
+    def _find_topic(self, subject: str) -> str | None:
         """Return the longest topic of the input with which the name of a subject begins."""
-        found = [topic for topic in self._topics if unqualified(subject).startswith(f"{topic}-")]
-        return max(found, key=len, default=None)
+        topics = [topic for topic in self._topics if strip_context(subject).startswith(f"{topic}-")]
+        return max(topics, key=len, default=None)
 
     @cached_property
-    def _uses_of_schemas(self) -> dict[Schema, list[dict[str, Any]]]:
-        found: dict[Schema, list[dict[str, Any]]] = defaultdict(list)
+    def _uses_by_schema(self) -> dict[Schema, list[dict[str, Any]]]:
+        uses: dict[Schema, list[dict[str, Any]]] = defaultdict(list)
         for use in self.uses:
             if use.schema is not None:
-                found[use.schema].append(
+                uses[use.schema].append(
                     {"topic": use.topic, "part": use.part, "records": use.records}
                 )
-        return found
+        return uses
 
     def as_object(self) -> dict[str, object]:
         """Return the summary, the rows, the uses by topic, and problems."""
@@ -384,7 +389,7 @@ class SchemaList(Result):
                     "guid": None if use.schema is None else use.schema.guid,
                     "reason": use.reason,
                 }
-                for use in self._own_uses
+                for use in self._requested_uses
             ],
             "unreadable": list(map(str, self._schemas.unreadable)),
             "conflicts": list(map(str, self._schemas.conflicts)),
@@ -395,62 +400,64 @@ class SchemaList(Result):
         return self.to_arrow().drop_columns(["text", "references", "uses"])
 
 
-def _settings_text(settings: SubjectSettings) -> str:
-    named = (
+def _format_settings(settings: SubjectSettings) -> str:
+    labelled_values = (
         ("compatibility", settings.compatibility),
         ("mode", settings.mode),
         ("alias of", settings.alias),
     )
-    return ", ".join(f"{name} {value}" for name, value in named if value is not None)
+    return ", ".join(f"{name} {value}" for name, value in labelled_values if value is not None)
 
 
-def _subject_line(
+def _format_subject(
     subject: str, versions: Sequence[Version], settings: SubjectSettings | None
 ) -> str:
     """Return a subject with its versions, such as ``1 (id 7), 2 (id 8, deleted)``."""
     types = sorted({version.schema.type.value for version in versions})
-    numbers = ", ".join(map(_version_text, versions))
+    numbers = ", ".join(map(_format_version, versions))
     text = f"{subject}: {' or '.join(types)}, version {numbers}"
-    more = "" if settings is None else _settings_text(settings)
-    return f"{text}; {more}" if more else text
+    settings_text = "" if settings is None else _format_settings(settings)
+    return f"{text}; {settings_text}" if settings_text else text
 
 
-def _version_text(version: Version) -> str:
+def _format_version(version: Version) -> str:
     schema = version.schema
     parts = [] if schema.schema_id is None else [f"id {schema.schema_id}"]
     parts += [version.state.value] if version.state is not VersionState.LIVE else []
     if schema.references:
-        parts.append(f"refers to {first_of([one.name for one in schema.references], 3)}")
+        parts.append(
+            f"refers to {first_of([reference.name for reference in schema.references], 3)}"
+        )
     return f"{version.version} ({', '.join(parts)})" if parts else str(version.version)
 
 
-_COUNTED = {
+_LABELS = {
     UseStatus.UNFRAMED: "without a schema",
     UseStatus.NULL: "null",
     UseStatus.NO_ID: "with bytes that are not a known schema ID",
 }
 
 
-def _topic_line(topic: str, uses: Iterable[SchemaUse]) -> str:
+def _format_topic(topic: str, uses: Iterable[SchemaUse]) -> str:
     """Return the schemas of a topic, such as ``keys id 1 (9); values 9 null``."""
     parts = (
-        f"{part}s {', '.join(map(_count_text, own))}"
-        for part, own in groupby(uses, lambda use: use.part)
+        f"{part}s {', '.join(map(_format_count, part_uses))}"
+        for part, part_uses in groupby(uses, lambda use: use.part)
     )
     return f"{topic}: {'; '.join(parts)}"
 
 
-def _count_text(use: SchemaUse) -> str:
-    if use.status in _COUNTED and use.key is None:
-        return f"{use.records:,} {_COUNTED[use.status]}"
-    name = "further schemas" if use.key is None else str(use.key)
+def _format_count(use: SchemaUse) -> str:
+    if use.status in _LABELS and use.key is None:
+        return f"{use.records:,} {_LABELS[use.status]}"
+    name = "further IDs" if use.key is None else str(use.key)
     if use.key is not None and use.key.kind is not KeyKind.ID and use.schema is not None:
         name = f"{name} ({use.schema.label})"
     state = "" if use.status is UseStatus.FOUND else f", {use.status.value.replace('_', ' ')}"
     return f"{name} ({use.records:,}{state})"
 
 
-def _use_line(use: SchemaUse) -> str:
-    name = "further schemas" if use.key is None else str(use.key)
-    reason = use.reason or "not counted one by one"
+def _format_use(use: SchemaUse) -> str:
+    name = "further IDs" if use.key is None else str(use.key)
+    reason = use.reason or f"only the first {MAX_KEYS:,} IDs are looked up"
     return f"{name} in {plural(use.records, use.part)} of {use.topic}: {reason}"

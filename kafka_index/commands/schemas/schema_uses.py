@@ -1,4 +1,4 @@
-"""Counts the schemas that records refer to, split by split, and looks them up."""
+"""Counts the schema IDs of records split by split, and looks up the schemas of the IDs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.schema.folder import write_folder, written_names
+from kafka_index.core.schema.folder import list_written_files, write_folder
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
-from kafka_index.core.schema.wire import Framing, KeyCounts, frames_of
+from kafka_index.core.schema.wire import Framing, KeyCounts, find_frames
 
 _MAX_ERRORS = 20
 _PARTS = ("key", "value")
@@ -54,21 +54,21 @@ class SplitCounts:
     parts: tuple[KeyCounts, KeyCounts]
     records: int
     errors: tuple[KafkaIndexError, ...]
-    errors_left_out: int
+    further_errors: int
     seen: tuple[SeenLog, ...]
 
 
 def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings) -> SplitCounts:
-    """Count the schemas that the records of a split refer to; note and skip corrupt ranges."""
+    """Count the schema IDs in the records of a split. Corrupt ranges are skipped and returned."""
     errors: list[KafkaIndexError] = []
-    records = left_out = 0
+    records = further_errors = 0
 
     def skip(error: CorruptLogError) -> None:
-        nonlocal left_out
+        nonlocal further_errors
         if len(errors) < _MAX_ERRORS:
             errors.append(error)
         else:
-            left_out += 1
+            further_errors += 1
 
     reader = RecordReader(split, settings, on_left_out=skip)
     parts = KeyCounts(), KeyCounts()
@@ -76,13 +76,15 @@ def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings)
         for batch in reader:
             records += len(batch)
             for part, counts in zip(_PARTS, parts, strict=True):
-                frames = frames_of(
+                frames = find_frames(
                     batch.column(part), batch.column("headers"), is_key=part == "key"
                 )
                 counts.add_frames(frames)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
-    return SplitCounts(split.topic, parts, records, tuple(errors), left_out, tuple(reader.seen))
+    return SplitCounts(
+        split.topic, parts, records, tuple(errors), further_errors, tuple(reader.seen)
+    )
 
 
 def list_schemas(
@@ -97,37 +99,37 @@ def list_schemas(
     """
     with ExitStack() as stack:
         unread = stack.enter_context(reading_inputs(follow_links=request.follow_links))
-        output = _output_of(request)
+        output = _open_output(request)
         if output is not None:
             stack.enter_context(output)
         schemas = open_schemas(
             request.schemas, request.inputs, shared_budget(request.max_decompressed_bytes)
         )
-        if request.subject is not None and not schemas.versions_of(request.subject):
+        if request.subject is not None and not schemas.list_versions(request.subject):
             raise InputError(
-                f"there is no subject {request.subject!r}",
+                f"subject {request.subject!r} does not exist",
                 expected=first_of(schemas.subjects(), 5),
             )
-        listed = list_partitions(
+        listing = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
-        own = {*INTERNAL_TOPICS, SCHEMAS_TOPIC, schemas.origin}
-        files = [one for one in listed.files if one.topic not in own]
+        skipped_topics = {*INTERNAL_TOPICS, SCHEMAS_TOPIC, schemas.origin}
+        partitions = [files for files in listing.files if files.topic not in skipped_topics]
         plan = plan_partitions(
-            [] if request.skip_records else files,
+            [] if request.skip_records else partitions,
             settings=ReadSettings(
                 columns=("key", "value", "headers", "offset"),
                 on_damage=OnDamage.DROP,
                 max_decompressed_bytes=request.max_decompressed_bytes,
             ),
             max_split_bytes=SEARCHED_SPLIT_BYTES,
-            finder=listed.gap_finder(request.max_decompressed_bytes),
+            finder=listing.gap_finder(request.max_decompressed_bytes),
         )
-        counts, records, faults, missing = _count(plan, engine, listener or SILENT)
+        counts, records, faults, missing = _count_splits(plan, engine, listener or SILENT)
         result = SchemaList(
             schemas,
-            tuple(_uses(counts, schemas, request.schema_context)),
-            topics=sorted({one.topic for one in files}),
+            tuple(_find_uses(counts, schemas, request.schema_context)),
+            topics=sorted({files.topic for files in partitions}),
             records=None if request.skip_records else records,
             log_bytes=plan.size_bytes,
             faults=faults,
@@ -135,51 +137,55 @@ def list_schemas(
             subject=request.subject,
             output=None if output is None else output.root,
             unread=unread_texts(unread),
-            skipped=skipped_texts(listed.skipped),
+            skipped=skipped_texts(listing.skipped),
         )
         if output is not None:
             names = write_folder(schemas, result.chosen, output.make_staging())
             # Another program may have written to the folder since the first check.
-            _refuse_others(output.root)
+            _refuse_foreign_files(output.root)
             output.publish_folder(names)
     return result
 
 
-def _output_of(request: SchemasRequest) -> Output | None:
+def _open_output(request: SchemasRequest) -> Output | None:
     if request.output is None:
         return None
     refuse_remote(
-        request.output, "schemas are written to a local folder", hint="copy the folder afterwards"
+        request.output,
+        "schemas are written to a local folder",
+        hint="write to a local folder, and upload the folder afterwards",
     )
     root = real_path(request.output)
-    _refuse_others(root)
+    _refuse_foreign_files(root)
     sources = [request.schemas] if os.path.exists(request.schemas) else []
     return Output.for_path(root, request.output, [*request.folders, *sources])
 
 
-def _refuse_others(root: str) -> None:
-    """Raise an error for an output that is not new, empty, or from an earlier run."""
+def _refuse_foreign_files(root: str) -> None:
+    """Raise an error unless the output folder is new, empty, or from an earlier run."""
     if not os.path.isdir(root):
         if os.path.exists(root):
-            raise InputError("the output is a file", path=root, hint="give a new or empty folder")
+            raise InputError(
+                "the output folder is a file", path=root, hint="give a new or an empty folder"
+            )
         return
     names = set(os.listdir(root))
-    others = names - {SUCCESS} - written_names(root) if SUCCESS in names else names
-    if others:
+    foreign_names = names - {SUCCESS} - list_written_files(root) if SUCCESS in names else names
+    if foreign_names:
         raise InputError(
-            "the output has other files",
+            "the output folder contains files of another origin",
             path=root,
-            found=min(others),
+            found=min(foreign_names),
             hint="give a new or an empty folder",
         )
 
 
-def _count(
+def _count_splits(
     plan: ReadPlan, engine: Engine, listener: Listener
 ) -> tuple[dict[tuple[str, str], KeyCounts], int, Faults, MissingOffsets]:
     counts: dict[tuple[str, str], KeyCounts] = defaultdict(KeyCounts)
     records, faults = 0, Faults()
-    seen = MissingInRead(plan.partitions, plan.finder)
+    missing = MissingInRead(plan.partitions, plan.finder)
     sizes = [split.size_bytes for split in plan.splits]
     listener.on_plan(len(sizes), sum(sizes), ("split", "splits"))
     if plan.splits:
@@ -190,7 +196,7 @@ def _count(
             tasks=len(sizes),
             inputs=sorted({name for split in plan.splits for name in split.directories}),
         ) as workers:
-            for found, size_bytes in zip(
+            for split_counts, size_bytes in zip(
                 workers.run(
                     plan.splits,
                     partial(count_split, settings=plan.settings),
@@ -201,55 +207,58 @@ def _count(
                 sizes,
                 strict=True,
             ):
-                for part, own in zip(_PARTS, found.parts, strict=True):
-                    counts[found.topic, part].add(own)
-                records += found.records
-                faults.add(*found.errors)
-                faults.add_damage(found.errors_left_out)
-                seen.add(found.seen, ())
+                for part, part_counts in zip(_PARTS, split_counts.parts, strict=True):
+                    counts[split_counts.topic, part].add(part_counts)
+                records += split_counts.records
+                faults.add(*split_counts.errors)
+                faults.add_damage(split_counts.further_errors)
+                missing.add(split_counts.seen, ())
                 listener.on_done(1, size_bytes)
-    return counts, records, faults, seen.find()
+    return counts, records, faults, missing.find()
 
 
-def _uses(
+def _find_uses(
     counts: Mapping[tuple[str, str], KeyCounts], schemas: Schemas, context: str
 ) -> Iterator[SchemaUse]:
-    """Yield the schemas of the keys and values of each topic, and why a schema is unusable."""
+    """Yield the uses of schemas by the keys and values of each topic."""
     faults: dict[Schema, str | None] = {}
-    for (topic, part), own in sorted(counts.items(), key=lambda item: item[0]):
-        found = {key: _find(schemas, key, context) for key in own.keys}
-        are_numbers = own.are_numbers(sum(isinstance(one, Schema) for one in found.values()))
-        for key, records in sorted(own.keys.items()):
-            schema = found[key]
+    for (topic, part), part_counts in sorted(counts.items(), key=lambda item: item[0]):
+        schemas_by_key = {key: _find_schema(schemas, key, context) for key in part_counts.keys}
+        known_ids = sum(isinstance(schema, Schema) for schema in schemas_by_key.values())
+        are_numbers = part_counts.are_numbers(known_ids)
+        for key, records in sorted(part_counts.keys.items()):
+            schema = schemas_by_key[key]
             if isinstance(schema, Schema):
                 if schema not in faults:
-                    faults[schema] = schemas.fault_of(schema)
+                    faults[schema] = schemas.unusable_reason(schema)
                 status = UseStatus.FOUND if faults[schema] is None else UseStatus.UNUSABLE
                 yield SchemaUse(topic, part, status, records, key, schema, faults[schema])
                 continue
             status = UseStatus.MISSING if key.is_plausible else UseStatus.NO_ID
             status = UseStatus.NO_ID if are_numbers else status
             yield SchemaUse(topic, part, status, records, key, reason=schema)
-        if own.others:
+        if part_counts.others:
             status = UseStatus.NO_ID if are_numbers else UseStatus.MISSING
-            yield SchemaUse(topic, part, status, own.others)
-        for status, forms in _PLAIN.items():
-            records = sum(own.framings[form] for form in forms)
+            yield SchemaUse(topic, part, status, part_counts.others)
+        for status, framings in _UNFRAMED.items():
+            records = sum(part_counts.framings[form] for form in framings)
             if records:
                 yield SchemaUse(topic, part, status, records)
 
 
-#: The framings of records without an id.
-_PLAIN = {
+#: The framings of records without a schema ID.
+_UNFRAMED = {
     UseStatus.UNFRAMED: (Framing.NONE, Framing.EMPTY, Framing.TOO_SHORT),
     UseStatus.NULL: (Framing.NULL,),
 }
 
 
-def _find(schemas: Schemas, key: SchemaKey, context: str) -> Schema | str:
+def _find_schema(schemas: Schemas, key: SchemaKey, context: str) -> Schema | str:
     """Return the schema that a record refers to, or why it is missing."""
     try:
         return schemas.find(key, context)
     except UnknownSchemaError:
-        others = schemas.contexts_of(key)
-        return f"only context {first_of(others, 3)} has it" if others else "no schema has it"
+        contexts = schemas.find_contexts(key)
+        if contexts:
+            return f"only context {first_of(contexts, 3)} has a schema with this ID"
+        return "no schema has this ID"

@@ -52,12 +52,12 @@ from kafka_index.core.records.record_decoder import (
     RecordDecoder,
     RecordParts,
 )
-from kafka_index.core.schema.wire import KeyCounts, frames_of
+from kafka_index.core.schema.wire import KeyCounts, find_frames
 
 _INT64_MIN = -INT64_MAX - 1
 #: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
 SIZE_BINS = 65
-#: Maximum number of hours or days. The earlier ones are counted with batches without a timestamp.
+#: Maximum number of hours or days. Earlier hours are counted with batches without a timestamp.
 MAX_GROUPS = 50_000
 _FIRST_GROUPS = 64
 
@@ -96,10 +96,7 @@ class StatsSettings:
 
 
 class SegmentCounts(NamedTuple):
-    """The facts about a segment that retention uses.
-
-    The largest timestamp is -1 if no record has one.
-    """
+    """The counts of a segment that retention uses; the largest timestamp is -1 for no timestamp."""
 
     base_offset: int
     size_bytes: int
@@ -121,7 +118,7 @@ class TimeSums:
         self._times = np.zeros(_FIRST_GROUPS, np.int64)
         self._sums = new_sums(_FIRST_GROUPS)
         self._slots = np.full(2 * _FIRST_GROUPS, -1, np.int64)
-        # Groups and producer IDs of batches, reused: allocating them takes as long as filling them.
+        # Buffers for groups and producer IDs, reused because allocation takes as long as filling.
         self._columns = np.empty((2, 0), np.int64)
         self.used = 0
 
@@ -148,10 +145,10 @@ class TimeSums:
         if rows > self._columns.shape[1]:
             self._columns = np.empty((2, rows), np.int64)
         groups, producers = self._columns[0, :rows], self._columns[1]
-        row = unsure = 0
-        seen: list[Longs] = []
+        row = uncountable = 0
+        producer_ids: list[Longs] = []
         while row < rows:
-            row, self.used, count, more = count_batches(
+            row, self.used, count, uncountable_batches = count_batches(
                 source.batches,
                 *bounds,
                 self._group_ms,
@@ -164,27 +161,27 @@ class TimeSums:
                 producers,
                 by_headers,
             )
-            unsure += more
-            seen.append(producers[:count].copy())
-            if row < rows and (moved := self._grow()) is not None:
+            uncountable += uncountable_batches
+            producer_ids.append(producers[:count].copy())
+            if row < rows and (new_numbers := self._grow()) is not None:
                 counted = groups[:row] != NOT_COUNTED
-                groups[:row][counted] = moved[groups[:row][counted]]
-        return groups, np.concatenate(seen) if seen else producers[:0], unsure
+                groups[:row][counted] = new_numbers[groups[:row][counted]]
+        return groups, np.concatenate(producer_ids) if producer_ids else producers[:0], uncountable
 
     def _grow(self) -> Longs | None:
         """Reserve space for another time; return the new numbers of the groups if they change."""
         if len(self._times) >= MAX_GROUPS:
-            return self._merge_earlier()
+            return self._merge_earlier_times()
         self._times = np.concatenate((self._times, np.zeros_like(self._times)))
         self._sums = np.concatenate((self._sums, new_sums(len(self._sums))))
-        self._index()
+        self._index_times()
         return None
 
-    def _index(self) -> None:
+    def _index_times(self) -> None:
         self._slots = np.full(2 * len(self._times), -1, np.int64)
         index_groups(self._times, self.used, self._slots, self._group_ms)
 
-    def _merge_earlier(self) -> Longs:
+    def _merge_earlier_times(self) -> Longs:
         """Add the earlier half of the times to the batches without a timestamp.
 
         Returns the new numbers of the groups.
@@ -192,47 +189,47 @@ class TimeSums:
         times, sums = self.times.copy(), self.sums.copy()
         times[times < np.sort(times)[len(times) // 2]] = -1
         self.used = 0
-        return self._add_rows(times, sums)
+        return self._add_groups(times, sums)
 
-    def merge(self, other: TimeSums) -> None:
+    def merge(self, part_sums: TimeSums) -> None:
         """Add the sums of another part or replica."""
-        self._add_rows(other.times, other.sums)
+        self._add_groups(part_sums.times, part_sums.sums)
         while self.used > MAX_GROUPS:
-            self._merge_earlier()
+            self._merge_earlier_times()
 
-    def _add_rows(self, times: Longs, sums: NDArray[np.int64]) -> Longs:
-        """Add groups to the groups in use; return the numbers of the added groups."""
-        joined = np.concatenate((self.times, times))
-        rows = np.concatenate((self.sums, sums))
-        found, inverse = np.unique(joined, return_inverse=True)
-        size = max(len(self._times), 1 << max(len(found) - 1, 0).bit_length())
-        total = new_sums(size)
-        np.add.at(total, inverse, np.where(_ARE_SUMS, rows, 0))
-        total[:, _TIMES] = new_sums(size)[:, _TIMES]
-        np.minimum.at(total[:, SUM_FIRST_TIME], inverse, rows[:, SUM_FIRST_TIME])
-        np.maximum.at(total[:, SUM_LAST_TIME], inverse, rows[:, SUM_LAST_TIME])
+    def _add_groups(self, times: Longs, sums: NDArray[np.int64]) -> Longs:
+        """Add groups to the existing groups; return the numbers of the added groups."""
+        all_times = np.concatenate((self.times, times))
+        all_sums = np.concatenate((self.sums, sums))
+        distinct_times, inverse = np.unique(all_times, return_inverse=True)
+        size = max(len(self._times), 1 << max(len(distinct_times) - 1, 0).bit_length())
+        merged_sums = new_sums(size)
+        np.add.at(merged_sums, inverse, np.where(_IS_SUM, all_sums, 0))
+        merged_sums[:, _TIMES] = new_sums(size)[:, _TIMES]
+        np.minimum.at(merged_sums[:, SUM_FIRST_TIME], inverse, all_sums[:, SUM_FIRST_TIME])
+        np.maximum.at(merged_sums[:, SUM_LAST_TIME], inverse, all_sums[:, SUM_LAST_TIME])
         self._times = np.zeros(size, np.int64)
-        self._times[: len(found)] = found
-        self._sums, used_before, self.used = total, self.used, len(found)
-        self._index()
+        self._times[: len(distinct_times)] = distinct_times
+        self._sums, used_before, self.used = merged_sums, self.used, len(distinct_times)
+        self._index_times()
         return np.asarray(inverse[used_before:], np.int64)
 
     def __getstate__(self) -> tuple[int, Longs, NDArray[np.int64]]:
-        # Without the rows that are not in use.
+        # Unused rows are not pickled.
         return self._group_ms, self.times.copy(), self.sums.copy()
 
     def __setstate__(self, state: tuple[int, Longs, NDArray[np.int64]]) -> None:
         self.__init__(state[0])  # type: ignore[misc]
-        self._add_rows(*state[1:])
+        self._add_groups(*state[1:])
 
 
 _TIMES = [SUM_FIRST_TIME, SUM_LAST_TIME]
-_ARE_SUMS = ~np.isin(np.arange(new_sums(0).shape[1]), _TIMES)
+_IS_SUM = ~np.isin(np.arange(new_sums(0).shape[1]), _TIMES)
 
 
 @dataclass(slots=True)
 class Compaction:
-    """Batches, bytes and records that a cleaner reads; `plain_bytes` are without compression."""
+    """Batches, bytes and records that a cleaner reads; `plain_bytes` are uncompressed bytes."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -271,33 +268,33 @@ class ReplicaCounts:
         hot = None if settings.hot_keys is None else HotKeys(settings.hot_keys)
         return cls(number, TimeSums(settings.group_ms), hot=hot)
 
-    def merge(self, other: ReplicaCounts) -> None:
+    def merge(self, part_counts: ReplicaCounts) -> None:
         """Add the counts of another part, or of another replica."""
-        self.totals.merge(other.totals)
-        self.producers.merge(other.producers)
-        if other.end_offset > self.end_offset:
-            self.end_offset, self.epoch = other.end_offset, other.epoch
-        self.deleted_bytes += other.deleted_bytes
-        self.key_sizes = self.key_sizes + other.key_sizes
-        self.value_sizes = self.value_sizes + other.value_sizes
-        self.schema_ids.add(other.schema_ids)
-        self.keys.merge(other.keys)
-        if self.hot is not None and other.hot is not None:
-            self.hot.merge(other.hot)
-        self.segments += other.segments
-        self.seen += other.seen
-        self.faults = joined_faults(self.faults, other.faults)
+        self.totals.merge(part_counts.totals)
+        self.producers.merge(part_counts.producers)
+        if part_counts.end_offset > self.end_offset:
+            self.end_offset, self.epoch = part_counts.end_offset, part_counts.epoch
+        self.deleted_bytes += part_counts.deleted_bytes
+        self.key_sizes = self.key_sizes + part_counts.key_sizes
+        self.value_sizes = self.value_sizes + part_counts.value_sizes
+        self.schema_ids.add(part_counts.schema_ids)
+        self.keys.merge(part_counts.keys)
+        if self.hot is not None and part_counts.hot is not None:
+            self.hot.merge(part_counts.hot)
+        self.segments += part_counts.segments
+        self.seen += part_counts.seen
+        self.faults = merge_faults(self.faults, part_counts.faults)
         for name in Compaction.__dataclass_fields__:
-            total = getattr(self.compaction, name) + getattr(other.compaction, name)
+            total = getattr(self.compaction, name) + getattr(part_counts.compaction, name)
             setattr(self.compaction, name, total)
 
 
-def joined_faults(some: Faults, others: Faults) -> Faults:
-    joined = Faults()
-    joined.add(*some.first, *others.first)
-    joined.total = some.total + others.total
-    joined.retriable = some.retriable | others.retriable
-    return joined
+def merge_faults(earlier: Faults, later: Faults) -> Faults:
+    merged = Faults()
+    merged.add(*earlier.first, *later.first)
+    merged.total = earlier.total + later.total
+    merged.retriable = earlier.retriable | later.retriable
+    return merged
 
 
 @dataclass(frozen=True, slots=True)
@@ -508,11 +505,13 @@ class _SegmentCounter:
         is_transactional = source.batches.attributes & TRANSACTIONAL_MASK != 0
         is_transactional &= source.batches.control_type != CONTROL_MESSAGE
         if is_transactional.any():
-            own = group[chunk.of_batches(is_transactional)]
-            sums[:, SUM_TRANSACTIONAL_RECORDS] += np.bincount(own, minlength=len(sums))
-        plain = None
+            transactional_groups = group[chunk.of_batches(is_transactional)]
+            sums[:, SUM_TRANSACTIONAL_RECORDS] += np.bincount(
+                transactional_groups, minlength=len(sums)
+            )
+        plain_bytes = None
         if chunk.keys is not None and chunk.values is not None:
-            plain = np.empty(len(chunk), np.int64)
+            plain_bytes = np.empty(len(chunk), np.int64)
             count_records(
                 chunk.first_batch,
                 chunk.batch_ends,
@@ -527,35 +526,35 @@ class _SegmentCounter:
                 sums,
                 self._counts.key_sizes,
                 self._counts.value_sizes,
-                plain,
+                plain_bytes,
             )
             if self._settings.sizes:
-                self._counts.schema_ids.add_frames(frames_of(chunk.values))
+                self._counts.schema_ids.add_frames(find_frames(chunk.values))
         if chunk.keys is not None and self._settings.reads_keys:
-            self._add_keys(chunk.keys, chunk, source, plain)
+            self._add_keys(chunk.keys, chunk, source, plain_bytes)
 
     def _add_keys(
-        self, keys: pa.Array, chunk: RecordChunk, source: WindowBatches, plain: Longs | None
+        self, keys: pa.Array, chunk: RecordChunk, source: WindowBatches, plain_bytes: Longs | None
     ) -> None:
         encoded = keys.dictionary_encode()
-        number = pc.fill_null(encoded.indices, -1).to_numpy()
-        present = number >= 0
+        key_numbers = pc.fill_null(encoded.indices, -1).to_numpy()
+        has_key = key_numbers >= 0
         hashes = hash_bytes(encoded.dictionary)
         counts = self._counts
         if counts.hot is not None:
-            occurrences = np.bincount(number[present], minlength=len(hashes))
+            occurrences = np.bincount(key_numbers[has_key], minlength=len(hashes))
             counts.hot.add(hashes, occurrences, encoded.dictionary)
         rows = np.full((len(hashes), 3), -1, np.int64)
-        if self._cleanable is not None and plain is not None:
+        if self._cleanable is not None and plain_bytes is not None:
             is_read, is_aborted = map(chunk.of_batches, self._cleanable.rows(source.batches))
             counts.compaction.records += int(is_read.sum())
-            counts.compaction.plain_bytes += int(plain[is_read].sum())
+            counts.compaction.plain_bytes += int(plain_bytes[is_read].sum())
             # A cleaner keeps the last record of each key, and no record without a key.
-            kept = present & is_read & ~is_aborted
-            at = number[kept]
-            rows[at, 0] = chunk.offsets[kept]
-            rows[at, 1] = plain[kept]
-            rows[at, 2] = chunk.of_batches(source.batches.base_offset)[kept]
+            is_cleaned = has_key & is_read & ~is_aborted
+            cleaned_keys = key_numbers[is_cleaned]
+            rows[cleaned_keys, 0] = chunk.offsets[is_cleaned]
+            rows[cleaned_keys, 1] = plain_bytes[is_cleaned]
+            rows[cleaned_keys, 2] = chunk.of_batches(source.batches.base_offset)[is_cleaned]
         counts.keys.add(hashes, rows)
 
 
@@ -568,15 +567,15 @@ def _lengths(column: pa.Array) -> Longs:
 def _header_sizes(chunk: RecordChunk) -> Longs:
     """Return the size of the headers of each record, with the varint of their number."""
     sizes = np.ones(len(chunk), np.int64)
-    places = chunk.header_places
-    counts = places[PLACE_COUNT]
+    header_columns = chunk.header_places
+    counts = header_columns[PLACE_COUNT]
     # The varint has up to three bytes.
-    sizes[places[PLACE_ROW]] += places[PLACE_END] - places[PLACE_ADDRESS]
-    sizes[places[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
+    sizes[header_columns[PLACE_ROW]] += header_columns[PLACE_END] - header_columns[PLACE_ADDRESS]
+    sizes[header_columns[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
     return sizes
 
 
-def parts_of(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:
+def split_replica(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:
     """Divide a replica into parts of about `max_bytes` of logs at most."""
     starts, size_bytes = [0], 0
     for row, segment in enumerate(files.segments):
@@ -586,8 +585,8 @@ def parts_of(number: int, files: PartitionFiles, max_bytes: int) -> list[Replica
         size_bytes += segment.log_size_bytes
     parts = []
     for start, end in pairwise([*starts, len(files.segments)]):
-        following = files.segments[end : end + 1]
-        own = replace(files, segments=files.segments[start:end])
-        end_offset = following[0].base_offset if following else None
-        parts.append(ReplicaPart(number, own, end_offset))
+        next_segments = files.segments[end : end + 1]
+        part_files = replace(files, segments=files.segments[start:end])
+        end_offset = next_segments[0].base_offset if next_segments else None
+        parts.append(ReplicaPart(number, part_files, end_offset))
     return parts

@@ -39,7 +39,7 @@ class StatsBy(StrEnum):
 
     @property
     def milliseconds(self) -> int:
-        """The length of the day or hour, 0 for the others."""
+        """The length of the day or hour, 0 for topics and partitions."""
         return {StatsBy.DAY: 86_400_000, StatsBy.HOUR: 3_600_000}.get(self, 0)
 
 
@@ -79,25 +79,25 @@ class StatsRequest(LogRequest):
     keys: int | None = parameter(
         IntegerKind(1, _MAX_HOT_KEYS),
         Group.OUTPUT,
-        "Also read the keys: the number of distinct keys, and the N most frequent ones.",
+        "Also read the keys: the number of distinct keys, and the N most frequent keys.",
         default=None,
     )
     retention_ms: int | None = parameter(
         IntegerKind(-1),
         Group.SETTINGS,
-        "Predict which records and bytes stay if retention.ms is N.",
+        "Predict the remaining records and bytes if retention.ms is N.",
         default=None,
     )
     retention_bytes: int | None = parameter(
         IntegerKind(-1),
         Group.SETTINGS,
-        "Predict which records and bytes stay if retention.bytes is N.",
+        "Predict the remaining records and bytes if retention.bytes is N.",
         default=None,
     )
     compact: bool = parameter(
         FlagKind(),
         Group.SETTINGS,
-        "Predict which records and bytes stay if the topics are compacted now.",
+        "Predict the remaining records and bytes if the topics are compacted now.",
         default=False,
     )
     max_decompressed_bytes: int = max_decompressed_parameter()
@@ -112,14 +112,12 @@ class StatsRequest(LogRequest):
             return
         what_if = limits[0] if limits else "compact"
         if limits and self.compact:
-            self.refuse(f"{{compact}} and {{{what_if}}} exclude each other: run each")
+            self.refuse(f"{{compact}} and {{{what_if}}} exclude each other")
         if self.from_time is not None or self.to_time is not None:
             bound = "from_time" if self.from_time is not None else "to_time"
-            self.refuse(f"{{{what_if}}} applies to complete logs, not with {{{bound}}}")
+            self.refuse(f"{{{what_if}}} and {{{bound}}} exclude each other")
         if self.by.milliseconds:
-            self.refuse(
-                f"{{{what_if}}} applies to complete logs: {{by}} must be topic or partition"
-            )
+            self.refuse(f"{{by}} must be topic or partition if {{{what_if}}} is given")
 
 
 STATS = CommandSpec(
@@ -129,8 +127,8 @@ STATS = CommandSpec(
     help="""Count the records and bytes of the logs at PATH, by topic, partition, day or hour.
 
     PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
-    be a URI. `--tiered` adds remote segments, or reads only those if --input is omitted. Logs are
-    opened read-only.
+    be a URI. Logs are opened read-only. --tiered adds remote segments. Without --input, only remote
+    segments are read.
 
     Only batch headers are read: records, bytes, batches, codecs, times, transactions, producers.
     --sizes, --keys and --compact read the records, and verify checksums. A partition may be in
@@ -138,7 +136,7 @@ STATS = CommandSpec(
 
     \b
     Exit codes:
-      0   Everything was counted.
+      0   All selected batches were counted.
       1   Corrupt ranges were skipped, or offsets are missing.
       2   Wrong usage, or nothing was found.
       3   Retriable failure: permission, disk, memory, network or cluster.

@@ -57,17 +57,17 @@ from kafka_index.core.kernels.batch_counts import (
 from kafka_index.core.schema.registry import KeyKind, SchemaKey
 
 _DAY_MS = 86_400_000
-#: The most rows that the terminal shows.
+#: The maximum number of rows on the terminal.
 _SHOWN_ROWS = 40
 _SHOWN_HOT_KEYS = 10
-#: Codecs with a smaller share are not shown. Lower rates are shown with decimals.
-_SHOWN_SHARE, _MIN_INTEGER_RATE = 0.005, 100
-#: Values that begin with a schema ID, at least, for their IDs to be listed.
-_SCHEMA_SHARE = 0.5
+#: Codecs with a smaller share are not shown. Rates below the minimum are shown with decimals.
+_MIN_SHOWN_SHARE, _MIN_INTEGER_RATE = 0.005, 100
+#: Schema IDs are listed if at least this share of the values begins with an ID.
+_MIN_SCHEMA_SHARE = 0.5
 
 
 class CountStatus(StrEnum):
-    """Whether everything of a row was counted."""
+    """Whether all batches of a row were counted."""
 
     COUNTED = "counted"
     #: Corrupt ranges were skipped.
@@ -77,9 +77,9 @@ class CountStatus(StrEnum):
 
 
 _MEANINGS: Mapping[CountStatus, tuple[Severity, str]] = {
-    CountStatus.COUNTED: (GOOD, "everything was counted"),
-    CountStatus.DAMAGED: (BAD, "counted except for corrupt ranges"),
-    CountStatus.FAILED: (BAD, "not counted completely"),
+    CountStatus.COUNTED: (GOOD, "all batches were counted"),
+    CountStatus.DAMAGED: (BAD, "corrupt ranges were skipped"),
+    CountStatus.FAILED: (BAD, "a log could not be read completely"),
 }
 
 
@@ -161,8 +161,8 @@ STATS_REPORT = ReportSpec(
         plots=(
             Plot("Bytes", "size_bytes", "bytes"),
             Plot("Records", "records", "records"),
-            Plot("Bytes that stay", "stays_bytes", "bytes"),
-            Plot("Bytes that go", "goes_bytes", "bytes"),
+            Plot("Remaining bytes", "stays_bytes", "bytes"),
+            Plot("Deleted bytes", "goes_bytes", "bytes"),
             Plot("Distinct keys", "distinct_keys", "keys"),
             Plot("Sizes of keys", "key_sizes", "records", is_histogram=True),
             Plot("Sizes of values", "value_sizes", "records", is_histogram=True),
@@ -173,7 +173,7 @@ STATS_REPORT = ReportSpec(
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The columns about the bytes and records that retention or compaction keeps and removes."""
+    """The bytes and records that remain after retention or compaction, and the deleted ones."""
 
     stays_bytes: int
     goes_bytes: int
@@ -181,26 +181,27 @@ class Remainder:
     goes_records: int
     log_start_after: int | None = None
 
-    def plus(self, other: Remainder) -> Remainder:
+    def plus(self, more: Remainder) -> Remainder:
         """Return the sum of two replicas, without a log start offset."""
         return Remainder(
-            self.stays_bytes + other.stays_bytes,
-            self.goes_bytes + other.goes_bytes,
-            self.stays_records + other.stays_records,
-            self.goes_records + other.goes_records,
+            self.stays_bytes + more.stays_bytes,
+            self.goes_bytes + more.goes_bytes,
+            self.stays_records + more.stays_records,
+            self.goes_records + more.goes_records,
         )
 
 
-def row_of(
+def make_row(
     topic: str,
     sums: NDArray[np.int64],
     counts: ReplicaCounts | None,
     request: StatsRequest,
     length_ms: int = 0,
 ) -> StatsRow:
-    """Return the row of the added sums; `counts` is None for an hour or a day.
+    """Return the row of sums; `counts` is None for an hour or a day.
 
-    `length_ms` is the length of the hour or day, 0 for rates between the first and the last time.
+    `length_ms` is the length of the hour or day. If it is 0, rates refer to the time between the
+    first and the last timestamp.
     """
     total = sums.sum(axis=0)
     batches, records, size_bytes = (int(total[at]) for at in (SUM_BATCHES, SUM_RECORDS, SUM_BYTES))
@@ -224,7 +225,7 @@ def row_of(
             "compression_ratio": int(total[SUM_PLAIN_BYTES]) / size_bytes if size_bytes else None,
         }
     if counts is not None:
-        columns |= _columns_of(counts, request)
+        columns |= _replica_columns(counts, request)
     return StatsRow(
         topic=topic,
         records=records,
@@ -242,7 +243,7 @@ def row_of(
     )
 
 
-def columns_of_faults(faults: Faults) -> dict[str, Any]:
+def fault_columns(faults: Faults) -> dict[str, Any]:
     """Return the status and the reason, if a range was skipped."""
     if not faults.total:
         return {}
@@ -251,21 +252,21 @@ def columns_of_faults(faults: Faults) -> dict[str, Any]:
     return {"status": status, "reason": str(faults.first[0])}
 
 
-def _columns_of(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
+def _replica_columns(counts: ReplicaCounts, request: StatsRequest) -> dict[str, Any]:
     """Return the columns that are not counted by hour or day."""
     columns: dict[str, Any] = {
         "deleted_bytes": counts.deleted_bytes,
         "producers": counts.producers.distinct,
     }
-    columns |= columns_of_faults(counts.faults)
+    columns |= fault_columns(counts.faults)
     if request.sizes:
         values = int(counts.value_sizes.sum())
         ids = counts.schema_ids.keys
         columns |= {
-            "key_sizes": _histogram(counts.key_sizes),
-            "value_sizes": _histogram(counts.value_sizes),
+            "key_sizes": _format_histogram(counts.key_sizes),
+            "value_sizes": _format_histogram(counts.value_sizes),
         }
-        if ids.total() > _SCHEMA_SHARE * values:
+        if ids.total() > _MIN_SCHEMA_SHARE * values:
             counts_by_name = {_schema_name(key): ids[key] for key in sorted(ids, key=str)}
             columns["schema_ids"] = json.dumps(counts_by_name)
     if counts.hot is not None:
@@ -285,8 +286,8 @@ def _schema_name(key: SchemaKey) -> str:
     return str(key.value) if key.kind is KeyKind.ID else str(key)
 
 
-def _histogram(bins: Longs) -> str:
-    """Format the counts of bins as JSON, by the smallest size of each bin."""
+def _format_histogram(bins: Longs) -> str:
+    """Format the counts of bins as JSON, keyed by the smallest size of a bin."""
     return json.dumps(
         {str(0 if at == 0 else 1 << (at - 1)): int(bins[at]) for at in range(SIZE_BINS) if bins[at]}
     )
@@ -376,10 +377,10 @@ class LogStats(Result):
         """The first rows: the largest topics and partitions, or the last hours and days."""
         return [
             Status(
-                _name(row),
+                _row_name(row),
                 (row.records, row.batches),
                 _MEANINGS[row.status][0],
-                _description(row),
+                _describe_row(row),
                 row.size_bytes,
             )
             for row in self._shown_rows
@@ -389,34 +390,38 @@ class LogStats(Result):
     def _shown_rows(self) -> list[StatsRow]:
         rows, numbers = self._rows, range(len(self._rows))
         if self._request.by.milliseconds:
-            shown = nlargest(_SHOWN_ROWS, numbers, lambda n: (rows[n].start_timestamp_ms or 0, n))
+            row_numbers = nlargest(
+                _SHOWN_ROWS, numbers, lambda n: (rows[n].start_timestamp_ms or 0, n)
+            )
         else:
-            shown = nlargest(_SHOWN_ROWS, numbers, lambda n: rows[n].size_bytes)
-        return [rows[number] for number in sorted(shown)]
+            row_numbers = nlargest(_SHOWN_ROWS, numbers, lambda n: rows[n].size_bytes)
+        return [rows[number] for number in sorted(row_numbers)]
 
     @property
     def facts(self) -> list[str]:
-        """The scope of the counts, and which of them are estimates."""
+        """The scope of the counts, and which numbers are estimates."""
         facts = []
         hidden = len(self._rows) - len(self._shown_rows)
         if hidden:
-            which = "the last" if self._request.by.milliseconds else "the largest"
-            facts.append(f"{which} {_SHOWN_ROWS} rows; --report FILE has {hidden:,} more")
+            order = "last" if self._request.by.milliseconds else "largest"
+            facts.append(
+                f"only the {order} {_SHOWN_ROWS} rows are shown; "
+                f"--report FILE writes {hidden:,} more rows"
+            )
         if not self._reads_records:
-            facts.append("batch headers were read; checksums were not verified")
+            facts.append("only batch headers were read; checksums were not verified")
         deleted = sum(row.deleted_bytes or 0 for row in self._base_rows)
         if deleted:
             facts.append(
-                f"{format_bytes(deleted)} before the log start offsets are deleted, and not counted"
+                f"{format_bytes(deleted)} of deleted batches before the log start offsets were not "
+                "counted"
             )
         if any(row.distinct_keys_error for row in self._rows):
             error = max(row.distinct_keys_error or 0 for row in self._rows)
-            estimated = "numbers of distinct keys"
-            if self._request.compact:
-                estimated = "records that stay"
+            estimates = "remaining records" if self._request.compact else "distinct keys"
             facts.append(
-                f"with more than {SAMPLE_KEYS:,} keys, {estimated} are estimates "
-                f"(error {error:.1%})"
+                f"numbers of {estimates} are estimates for more than {SAMPLE_KEYS:,} keys "
+                f"(standard error {error:.1%})"
             )
         if any((row.replicas or 0) > 1 and row.broker is not None for row in self._rows) or any(
             row.is_base is False for row in self._rows
@@ -435,16 +440,16 @@ class LogStats(Result):
         sections = []
         for row in self._shown_rows:
             hot = json.loads(row.hot_keys) if row.hot_keys else []
-            lines = [
+            key_lines = [
                 f"{key['count']:,}{_format_error(key['error'])}  {key['key']}"
                 for key in hot[:_SHOWN_HOT_KEYS]
             ]
-            if lines:
-                title = f"hot keys of {_name(row)}:"
-                sections.append(Section(title, lines, GOOD, len(hot), "key", shows_all=True))
+            if key_lines:
+                title = f"hot keys of {_row_name(row)}:"
+                sections.append(Section(title, key_lines, GOOD, len(hot), "key", shows_all=True))
         noun = plural(self._faults.total, "corrupt or unreadable range")
-        lines = list(map(str, self._faults.first))
-        return [*sections, Section(f"{noun} skipped:", lines, BAD, self._faults.total, "range")]
+        key_lines = list(map(str, self._faults.first))
+        return [*sections, Section(f"{noun} skipped:", key_lines, BAD, self._faults.total, "range")]
 
     @property
     def work_bytes(self) -> int:
@@ -492,36 +497,36 @@ class LogStats(Result):
         return report_table(self._rows, STATS_REPORT_SCHEMA)
 
 
-def _name(row: StatsRow) -> str:
+def _row_name(row: StatsRow) -> str:
     name = row.topic if row.partition is None else f"{row.topic}-{row.partition}"
     if row.start_timestamp_ms is not None:
         text = format_time(row.start_timestamp_ms)
         return f"{name} {row.start_timestamp_ms} ms" if text is None else f"{name} {text[:16]}"
     if row.broker is None:
         return name
-    return f"{name} at broker {row.broker}" if row.broker.isdecimal() else f"{name} in {row.broker}"
+    return f"{name} on broker {row.broker}" if row.broker.isdecimal() else f"{name} in {row.broker}"
 
 
-def _description(row: StatsRow) -> str:
+def _describe_row(row: StatsRow) -> str:
     """Return the codecs, rates and other numbers of a row as text."""
     parts = []
     if row.stays_bytes is not None:
         parts.append(
-            f"{format_bytes(row.stays_bytes)} stay "
+            f"{format_bytes(row.stays_bytes)} remain "
             f"({plural(row.stays_records or 0, 'record')}), "
-            f"{format_bytes(row.goes_bytes or 0)} go ({format_count(row.goes_records or 0)})"
+            f"{format_bytes(row.goes_bytes or 0)} deleted ({format_count(row.goes_records or 0)})"
         )
     if row.codecs:
         total = sum(size for _, size in row.codecs)
         shares = [(name, size / total) for name, size in row.codecs]
         parts.append(
-            ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= _SHOWN_SHARE)
+            ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= _MIN_SHOWN_SHARE)
         )
     if row.compression_ratio is not None:
-        parts.append(f"compressed {row.compression_ratio:.1f} times")
+        parts.append(f"compression ratio {row.compression_ratio:.1f}")
     if row.distinct_keys is not None:
-        about = "about " if row.distinct_keys_error else ""
-        parts.append(f"{about}{plural(row.distinct_keys, 'distinct key')}")
+        prefix = "about " if row.distinct_keys_error else ""
+        parts.append(f"{prefix}{plural(row.distinct_keys, 'distinct key')}")
     if row.transactional_share:
         parts.append(f"{row.transactional_share:.0%} transactional")
     if row.records_per_second is not None:
@@ -535,4 +540,4 @@ def _description(row: StatsRow) -> str:
 
 
 def _format_error(error: int) -> str:
-    return f" (up to {error:,} too many)" if error else ""
+    return f" (error at most {error:,})" if error else ""

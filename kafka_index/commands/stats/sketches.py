@@ -23,10 +23,10 @@ Hashes = NDArray[np.uint64]
 
 #: Maximum number of keys of a sample.
 SAMPLE_KEYS = 16_384
-#: Keys that `HotKeys` counts: at least so many, and so many for each hot key.
+#: Numbers of keys that `HotKeys` counts: at least, and for each hot key.
 _COUNTED_KEYS, _COUNTED_PER_HOT_KEY = 16_384, 8
-#: Added keys are joined at this multiple of the counted keys, or at this size of the added keys.
-_ADDED, _MAX_ADDED_BYTES = 8, 16 << 20
+#: Added keys are merged at this multiple of the counted keys, or at this size of the added keys.
+_MAX_ADDED_MULTIPLE, _MAX_ADDED_BYTES = 8, 16 << 20
 #: Only the first bytes of a longer key are shown.
 SHOWN_KEY_BYTES = 256
 _ALL_HASHES = 1 << 64
@@ -52,7 +52,7 @@ def hash_bytes(values: pa.Array) -> Hashes:
 class KeySample:
     """The keys with the smallest hashes, each with three numbers of its last record.
 
-    Added keys are joined when they exceed the size of a sample, and before a property is read.
+    Added keys are merged if they exceed the size of a sample, and before a property is read.
     """
 
     def __init__(self) -> None:
@@ -66,39 +66,39 @@ class KeySample:
         """Add keys; `rows` of shape (n, 3) have an offset, -1 for none, and two other numbers."""
         rows = np.full((len(hashes), 3), -1, np.int64) if rows is None else rows
         if not self.is_exact:
-            kept = hashes < np.uint64(self._limit)
-            hashes, rows = hashes[kept], rows[kept]
+            is_sampled = hashes < np.uint64(self._limit)
+            hashes, rows = hashes[is_sampled], rows[is_sampled]
         self._added.append((hashes, rows))
         self._added_keys += len(hashes)
         if self._added_keys > SAMPLE_KEYS:
-            self._join()
+            self._merge_added()
 
-    def merge(self, other: KeySample) -> None:
+    def merge(self, part_sample: KeySample) -> None:
         """Add the keys of another sample."""
-        other._join()
-        self._join()
-        if other._limit < self._limit:
-            self._limit = other._limit
-            kept = self._hashes < np.uint64(self._limit)
-            self._hashes, self._rows = self._hashes[kept], self._rows[kept]
-        self.add(other._hashes, other._rows)
+        part_sample._merge_added()
+        self._merge_added()
+        if part_sample._limit < self._limit:
+            self._limit = part_sample._limit
+            is_sampled = self._hashes < np.uint64(self._limit)
+            self._hashes, self._rows = self._hashes[is_sampled], self._rows[is_sampled]
+        self.add(part_sample._hashes, part_sample._rows)
 
     @property
     def hashes(self) -> Hashes:
         """The hashes, sorted and below `limit`."""
-        self._join()
+        self._merge_added()
         return self._hashes
 
     @property
     def rows(self) -> NDArray[np.int64]:
         """The numbers of the last record of each key."""
-        self._join()
+        self._merge_added()
         return self._rows
 
     @property
     def limit(self) -> int:
         """The exclusive upper bound of the hashes."""
-        self._join()
+        self._merge_added()
         return self._limit
 
     @property
@@ -119,11 +119,11 @@ class KeySample:
     @property
     def relative_error(self) -> float:
         """The relative standard error of the number, 0 if it is exact."""
-        self._join()
+        self._merge_added()
         return 0.0 if self.is_exact else 1 / np.sqrt(SAMPLE_KEYS - 1).item()
 
-    def _join(self) -> None:
-        """Join the added keys; keep the smallest hashes, and the last row of each key."""
+    def _merge_added(self) -> None:
+        """Merge the added keys; keep the smallest hashes, and the last row of each key."""
         if not self._added:
             return
         hashes = np.concatenate([self._hashes, *(part[0] for part in self._added)])
@@ -139,7 +139,7 @@ class KeySample:
         self._hashes, self._rows = hashes, rows
 
     def __getstate__(self) -> dict[str, object]:
-        self._join()
+        self._merge_added()
         return self.__dict__
 
 
@@ -165,48 +165,53 @@ class HotKeys:
     def add(self, hashes: Hashes, counts: Longs, keys: pa.Array) -> None:
         """Add distinct keys with their counts."""
         # Copied: a slice would keep all bytes of the chunk.
-        shown = pc.binary_slice(keys, 0, SHOWN_KEY_BYTES)
-        self._added.append((hashes, counts, shown))
+        key_prefixes = pc.binary_slice(keys, 0, SHOWN_KEY_BYTES)
+        self._added.append((hashes, counts, key_prefixes))
         self._added_rows += len(hashes)
-        self._added_bytes += shown.nbytes
-        if self._added_rows > _ADDED * self._capacity or self._added_bytes > _MAX_ADDED_BYTES:
-            self._join()
+        self._added_bytes += key_prefixes.nbytes
+        if (
+            self._added_rows > _MAX_ADDED_MULTIPLE * self._capacity
+            or self._added_bytes > _MAX_ADDED_BYTES
+        ):
+            self._merge_added()
 
-    def merge(self, other: HotKeys) -> None:
+    def merge(self, part_counts: HotKeys) -> None:
         """Add the counts of another part or replica."""
-        other._join()
-        self.error += other.error
-        self.add(other._hashes, other._counts, other._keys)
+        part_counts._merge_added()
+        self.error += part_counts.error
+        self.add(part_counts._hashes, part_counts._counts, part_counts._keys)
 
     def top(self) -> Iterator[tuple[bytes, int, int]]:
         """Yield each hot key with its count, and the maximum excess of the count."""
-        self._join()
+        self._merge_added()
         order = np.argsort(-self._counts, kind="stable")[: self.max_keys]
         for key, count in zip(
             self._keys.take(pa.array(order)).to_pylist(), self._counts[order].tolist(), strict=True
         ):
             yield key, count + self.error, self.error
 
-    def _join(self) -> None:
-        """Join the added counts; drop the smallest ones, and subtract the largest dropped one."""
+    def _merge_added(self) -> None:
+        """Merge the added counts; drop the smallest counts, and subtract the largest of these."""
         if not self._added:
             return
         parts = [(self._hashes, self._counts, self._keys), *self._added]
         self._added, self._added_rows, self._added_bytes = [], 0, 0
         hashes = np.concatenate([part[0] for part in parts])
-        found, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
-        counts = np.zeros(len(found), np.int64)
+        distinct_hashes, first_rows, inverse = np.unique(
+            hashes, return_index=True, return_inverse=True
+        )
+        counts = np.zeros(len(distinct_hashes), np.int64)
         np.add.at(counts, inverse, np.concatenate([part[1] for part in parts]))
-        kept = np.arange(len(found))
-        if len(found) > self._capacity:
-            dropped = int(np.partition(counts, -self._capacity - 1)[-self._capacity - 1])
-            counts = counts - dropped
-            self.error += dropped
-            kept = np.flatnonzero(counts > 0)
+        kept_keys = np.arange(len(distinct_hashes))
+        if len(distinct_hashes) > self._capacity:
+            largest_dropped = int(np.partition(counts, -self._capacity - 1)[-self._capacity - 1])
+            counts = counts - largest_dropped
+            self.error += largest_dropped
+            kept_keys = np.flatnonzero(counts > 0)
         keys = pa.concat_arrays([part[2] for part in parts])
-        self._hashes, self._counts = found[kept], counts[kept]
-        self._keys = keys.take(pa.array(first[kept]))
+        self._hashes, self._counts = distinct_hashes[kept_keys], counts[kept_keys]
+        self._keys = keys.take(pa.array(first_rows[kept_keys]))
 
     def __getstate__(self) -> dict[str, object]:
-        self._join()
+        self._merge_added()
         return self.__dict__

@@ -15,16 +15,16 @@ from kafka_index.commands.stats.replica_counts import (
     ReplicaCounts,
     StatsSettings,
     count_part,
-    joined_faults,
-    parts_of,
+    merge_faults,
+    split_replica,
 )
 from kafka_index.commands.stats.request import StatsBy, StatsRequest
 from kafka_index.commands.stats.result import (
     LogStats,
     Remainder,
     StatsRow,
-    columns_of_faults,
-    row_of,
+    fault_columns,
+    make_row,
 )
 from kafka_index.core.errors import Faults, KafkaIndexError, without_frames
 from kafka_index.core.format.integers import INT64_MAX
@@ -84,7 +84,7 @@ def count(
     listener: Listener | None = None,
     report: ReportSink | None = None,
 ) -> LogStats:
-    """Count the batches of a dump, and its records if the request needs them.
+    """Count the batches of a dump, and the records if the request needs records.
 
     Raises `InputError` if nothing is found.
     """
@@ -99,10 +99,10 @@ def count(
         request.max_decompressed_bytes,
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        listed = list_replicas(request.inputs, topics=request.topics, tiered=request.tiered)
-        replicas = _replicas(listed, request.max_decompressed_bytes)
+        listings = list_replicas(request.inputs, topics=request.topics, tiered=request.tiered)
+        replicas = _list_replicas(listings, request.max_decompressed_bytes)
         totals = _Totals(request, replicas)
-        for replica, counts in _count(replicas, settings, engine, listener or SILENT):
+        for replica, counts in _count_replicas(replicas, settings, engine, listener or SILENT):
             totals.add(replica, counts)
         if report is not None:
             report.add_segments(
@@ -113,23 +113,25 @@ def count(
         request,
         totals.faults,
         totals.missing,
-        sum(segment.log_size_bytes for one in replicas for segment in one.files.segments),
-        tuple(dict.fromkeys(path for listing in listed for path in listing.data_directories)),
+        sum(segment.log_size_bytes for replica in replicas for segment in replica.files.segments),
+        tuple(dict.fromkeys(path for listing in listings for path in listing.data_directories)),
         unread_texts(unread),
-        skipped_texts(tuple(entry for listing in listed for entry in listing.skipped)),
+        skipped_texts(tuple(entry for listing in listings for entry in listing.skipped)),
     )
 
 
-def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -> list[Replica]:
+def _list_replicas(
+    listings: Sequence[ListedPartitions], max_decompressed_bytes: int
+) -> list[Replica]:
     """Return all replicas, sorted by partition and directory."""
     finders: dict[tuple[str, ...], GapFinder] = {}
     by_directory: dict[str, tuple[PartitionFiles, GapFinder]] = {}
-    for listing in listed:
+    for listing in listings:
         roots = listing.data_directories
         finder = finders.setdefault(roots, listing.gap_finder(max_decompressed_bytes))
         for files in listing.files:
             by_directory.setdefault(files.segments[-1].partition_directory, (files, finder))
-    brokers = {root: _broker_of(root) for roots in finders for root in roots}
+    brokers = {root: _broker_name(root) for roots in finders for root in roots}
     ordered = sorted(
         (files.topic, files.partition, directory) for directory, (files, _) in by_directory.items()
     )
@@ -139,16 +141,16 @@ def _replicas(listed: Sequence[ListedPartitions], max_decompressed_bytes: int) -
     ]
 
 
-def _broker_of(directory: str) -> str:
-    """Return the node ID of a data directory, or its path."""
+def _broker_name(directory: str) -> str:
+    """Return the node ID of a data directory; its path if the node ID is unknown."""
     with suppress(KafkaIndexError):
-        found = MetaProperties.read(directory)
-        if found is not None and found.node_id is not None:
-            return str(found.node_id)
+        properties = MetaProperties.read(directory)
+        if properties is not None and properties.node_id is not None:
+            return str(properties.node_id)
     return directory
 
 
-def _count(
+def _count_replicas(
     replicas: Sequence[Replica], settings: StatsSettings, engine: Engine, listener: Listener
 ) -> Iterator[tuple[Replica, ReplicaCounts]]:
     """Yield the counts of each replica, once all its parts are counted."""
@@ -156,13 +158,17 @@ def _count(
     if settings.compacts:
         # Compaction depends on the transactions of the complete replica.
         max_bytes = INT64_MAX
-    parts = [part for one in replicas for part in parts_of(one.number, one.files, max_bytes)]
+    parts = [
+        part
+        for replica in replicas
+        for part in split_replica(replica.number, replica.files, max_bytes)
+    ]
     # Sizes of the parts of each replica that are not counted yet.
     uncounted = defaultdict[int, list[int]](list)
     for part in parts:
         uncounted[part.number].append(part.size_bytes)
     listener.on_plan(len(parts), sum(part.size_bytes for part in parts), ("part", "parts"))
-    counted: dict[int, ReplicaCounts] = {}
+    counted_parts: dict[int, ReplicaCounts] = {}
     with engine.start(
         "stats",
         after_failure="run again",
@@ -173,20 +179,20 @@ def _count(
         for counts in workers.run(
             parts,
             partial(count_part, settings=settings),
-            # Headers are about a sixteenth of the work of records.
+            # Reading headers takes about a sixteenth of the time of reading records.
             sizes=[part.size_bytes >> (0 if settings.parts else 4) for part in parts],
             what="count {:,} splits",
             jobs=JobSizes.EQUAL,
             result_bytes=_RESULT_BYTES,
         ):
             number = counts.number
-            if number in counted:
-                counted[number].merge(counts)
+            if number in counted_parts:
+                counted_parts[number].merge(counts)
             else:
-                counted[number] = counts
+                counted_parts[number] = counts
             listener.on_done(1, uncounted[number].pop())
             if not uncounted[number]:
-                yield replicas[number], counted.pop(number)
+                yield replicas[number], counted_parts.pop(number)
 
 
 class _Totals:
@@ -204,10 +210,10 @@ class _Totals:
             partition.topic for partition in self._uncounted_replicas
         )
         self._has_brokers = len({replica.broker for replica in replicas} - {None}) > 1
-        self._copies: dict[TopicPartition, list[_Counted]] = defaultdict(list)
+        self._copies: dict[TopicPartition, list[_CountedReplicas]] = defaultdict(list)
         self._missing: list[MissingOffsets] = []
-        #: By topic and broker; the key None is for one replica of each partition.
-        self._topics: dict[str, dict[str | None, _Counted]] = defaultdict(dict)
+        #: Keyed by topic and broker; the key None is for the base replicas of the partitions.
+        self._topics: dict[str, dict[str | None, _CountedReplicas]] = defaultdict(dict)
         self._rows: list[StatsRow] = []
 
     @property
@@ -218,7 +224,7 @@ class _Totals:
     @property
     def rows(self) -> list[StatsRow]:
         """The rows by topic, partition, directory or broker, and time."""
-        return sorted(self._rows, key=_order_of)
+        return sorted(self._rows, key=_row_order)
 
     def add(self, replica: Replica, counts: ReplicaCounts) -> None:
         """Add the counts of a replica."""
@@ -228,38 +234,38 @@ class _Totals:
         except KafkaIndexError as error:
             counts.faults.add(without_frames(error))
         counts.seen = []
-        self.faults = joined_faults(self.faults, counts.faults)
+        self.faults = merge_faults(self.faults, counts.faults)
         partition = replica.partition
-        counted = _Counted(counts, self._remainder(replica, counts), [replica])
+        counted = _CountedReplicas(counts, self._predict(replica, counts), [replica])
         counts.segments = []
         self._copies[partition].append(counted)
         self._uncounted_replicas[partition] -= 1
         if not self._uncounted_replicas[partition]:
             self._add_partition(partition.topic, self._copies.pop(partition))
 
-    def _add_partition(self, topic: str, copies: list[_Counted]) -> None:
-        base = max(copies, key=_Counted.progress)
+    def _add_partition(self, topic: str, copies: list[_CountedReplicas]) -> None:
+        base = max(copies, key=_CountedReplicas.progress)
         if self._request.by is StatsBy.PARTITION:
             self._rows += [self._replica_row(copy, is_base=copy is base) for copy in copies]
             return
         if self._has_brokers and self._request.by is StatsBy.TOPIC:
             for copy in copies:
-                self._add_to(topic, copy.replicas[0].broker, copy)
-        self._add_to(topic, None, base)
+                self._add_to_topic(topic, copy.replicas[0].broker, copy)
+        self._add_to_topic(topic, None, base)
         self._uncounted_partitions[topic] -= 1
         if self._uncounted_partitions[topic]:
             return
         for broker, total in self._topics.pop(topic).items():
             if self._request.by is StatsBy.TOPIC:
-                self._rows.append(replace(self._row(topic, total), broker=broker))
+                self._rows.append(replace(self._make_row(topic, total), broker=broker))
             else:
                 self._rows += self._time_rows(topic, total)
 
-    def _add_to(self, topic: str, broker: str | None, counted: _Counted) -> None:
+    def _add_to_topic(self, topic: str, broker: str | None, counted: _CountedReplicas) -> None:
         totals = self._topics[topic]
         if broker not in totals:
             empty = ReplicaCounts.empty(0, StatsSettings(hot_keys=self._request.keys))
-            totals[broker] = _Counted(empty, Remainder(0, 0, 0, 0), [])
+            totals[broker] = _CountedReplicas(empty, Remainder(0, 0, 0, 0), [])
         total = totals[broker]
         total.counts.merge(counted.counts)
         total.replicas += counted.replicas
@@ -268,17 +274,17 @@ class _Totals:
         else:
             total.remainder = total.remainder.plus(counted.remainder)
 
-    def _row(self, topic: str, counted: _Counted) -> StatsRow:
+    def _make_row(self, topic: str, counted: _CountedReplicas) -> StatsRow:
         counts = counted.counts
-        row = row_of(topic, counts.totals.sums, counts, self._request)
+        row = make_row(topic, counts.totals.sums, counts, self._request)
         prediction = {} if counted.remainder is None else asdict(counted.remainder)
         return replace(row, replicas=len(counted.replicas), **prediction)
 
-    def _replica_row(self, counted: _Counted, *, is_base: bool) -> StatsRow:
+    def _replica_row(self, counted: _CountedReplicas, *, is_base: bool) -> StatsRow:
         (replica,) = counted.replicas
         start = replica.files.log_start_offset
         return replace(
-            self._row(replica.files.topic, counted),
+            self._make_row(replica.files.topic, counted),
             partition=replica.files.partition,
             path=replica.directory,
             broker=replica.broker,
@@ -287,12 +293,12 @@ class _Totals:
             end_offset=max(counted.counts.end_offset, start),
         )
 
-    def _time_rows(self, topic: str, total: _Counted) -> Iterator[StatsRow]:
+    def _time_rows(self, topic: str, total: _CountedReplicas) -> Iterator[StatsRow]:
         sums, times = total.counts.totals.sums, total.counts.totals.times
-        columns, cumulative_bytes = columns_of_faults(total.counts.faults), 0
+        columns, cumulative_bytes = fault_columns(total.counts.faults), 0
         length_ms = self._request.by.milliseconds
         for at in np.argsort(times).tolist():
-            row = row_of(topic, sums[at : at + 1], None, self._request, length_ms)
+            row = make_row(topic, sums[at : at + 1], None, self._request, length_ms)
             cumulative_bytes += row.size_bytes
             start_timestamp_ms = int(times[at])
             yield replace(
@@ -303,14 +309,14 @@ class _Totals:
                 **columns,
             )
 
-    def _remainder(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
-        """Return the prediction for a replica; None if not requested, or if facts are unknown."""
+    def _predict(self, replica: Replica, counts: ReplicaCounts) -> Remainder | None:
+        """Return the prediction for a replica; None if not requested, or if ranges were skipped."""
         request, segments = self._request, counts.segments
         if counts.faults.total:
             # The largest timestamps and the keys of skipped ranges are unknown.
             return None
         if request.compact:
-            return _compacted(counts)
+            return _predict_compaction(counts)
         if request.retention_ms is None and request.retention_bytes is None:
             return None
         bases = [segment.base_offset for segment in segments]
@@ -341,13 +347,13 @@ class _Totals:
         )
 
 
-def _order_of(row: StatsRow) -> tuple[str, int, str, int]:
+def _row_order(row: StatsRow) -> tuple[str, int, str, int]:
     start_ms = -1 if row.start_timestamp_ms is None else row.start_timestamp_ms
     return row.topic, row.partition or 0, row.path or row.broker or "", start_ms
 
 
 @dataclass(slots=True)
-class _Counted:
+class _CountedReplicas:
     """The counts of replicas, and the prediction for retention or compaction."""
 
     counts: ReplicaCounts
@@ -360,26 +366,26 @@ class _Counted:
         return self.counts.epoch, self.counts.end_offset, size_bytes
 
 
-def _compacted(counts: ReplicaCounts) -> Remainder:
+def _predict_compaction(counts: ReplicaCounts) -> Remainder:
     """Predict the result of a log cleaner that cleans all segments except the active segment."""
     sums = counts.totals.sums
     size_bytes, records = int(sums[:, SUM_BYTES].sum()), int(sums[:, SUM_RECORDS].sum())
     cleanable, keys = counts.compaction, counts.keys
-    kept = keys.rows[keys.rows[:, 0] >= 0]
-    kept_records = round(len(kept) / keys.share)
-    stored = cleanable.size_bytes - RECORD_BATCH_OVERHEAD_BYTES * cleanable.batches
-    kept_bytes = round(
-        int(kept[:, 1].sum())
+    remaining = keys.rows[keys.rows[:, 0] >= 0]
+    remaining_records = round(len(remaining) / keys.share)
+    compressed_bytes = cleanable.size_bytes - RECORD_BATCH_OVERHEAD_BYTES * cleanable.batches
+    remaining_bytes = round(
+        int(remaining[:, 1].sum())
         / keys.share
-        * (stored / cleanable.plain_bytes if cleanable.plain_bytes else 0)
+        * (compressed_bytes / cleanable.plain_bytes if cleanable.plain_bytes else 0)
     )
-    batches = len(np.unique(kept[:, 2]))
+    batches = len(np.unique(remaining[:, 2]))
     if not keys.is_exact:
-        # A batch stays if one of its records stays.
-        share = min(kept_records / max(cleanable.records, 1), 1)
+        # A batch remains if any record of the batch remains.
+        share = min(remaining_records / max(cleanable.records, 1), 1)
         records_per_batch = cleanable.records / max(cleanable.batches, 1)
         batches = round(cleanable.batches * (1 - (1 - share) ** records_per_batch))
-    kept_bytes += RECORD_BATCH_OVERHEAD_BYTES * batches
-    goes_bytes = max(cleanable.size_bytes - kept_bytes, 0)
-    goes_records = max(cleanable.records - kept_records, 0)
+    remaining_bytes += RECORD_BATCH_OVERHEAD_BYTES * batches
+    goes_bytes = max(cleanable.size_bytes - remaining_bytes, 0)
+    goes_records = max(cleanable.records - remaining_records, 0)
     return Remainder(size_bytes - goes_bytes, goes_bytes, records - goes_records, goes_records)

@@ -91,8 +91,8 @@ OPERATION_FIELDS = 8
     CAPTURE,
     CAPTURE_END,
 ) = range(19)
-#: The operands: none, a varint, as many bytes as a varint says, `ARGUMENT` bytes, or all bytes that
-#: remain.
+#: The operands: none, a varint, bytes after a varint with their size, `ARGUMENT` bytes, or all
+#: remaining bytes.
 NO_OPERAND, VARINT, SIZED_BYTES, FIXED_BYTES, REMAINING_BYTES = range(5)
 
 #: The frame of an array or map: the elements that remain in its block, and in all blocks. A
@@ -119,11 +119,11 @@ def _write_decimal(
     fill = np.int64(0)
     if size > 0 and read_int8(source) < 0:
         fill = np.int64(-1)
-    first = max(size - _DECIMAL_BYTES, 0)
-    for at in range(first):
+    first_byte = max(size - _DECIMAL_BYTES, 0)
+    for at in range(first_byte):
         if read_int8(source + np.uint64(at)) != fill:
             return False
-    if first > 0 and (read_int8(source + np.uint64(first)) < 0) != (fill < 0):
+    if first_byte > 0 and (read_int8(source + np.uint64(first_byte)) < 0) != (fill < 0):
         return False
     for at in range(_DECIMAL_BYTES):
         byte = fill

@@ -61,7 +61,7 @@ def new_sums(groups: int) -> NDArray[np.int64]:
 
 
 @compiled
-def _slot_of(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
+def _find_slot(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
     """Return the slot of the group of a time, or the empty slot for a new group."""
     mask = len(slots) - 1
     # Successive hours and days have successive slots.
@@ -72,10 +72,10 @@ def _slot_of(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
 
 
 @compiled
-def index_groups(times: Longs, used: int, slots: Longs, group_ms: int) -> None:
+def index_groups(times: Longs, group_count: int, slots: Longs, group_ms: int) -> None:
     """Fill a hash table with the groups in use; it has at least two slots per group."""
-    for row in range(used):
-        slots[_slot_of(times, slots, times[row], group_ms)] = row
+    for row in range(group_count):
+        slots[_find_slot(times, slots, times[row], group_ms)] = row
 
 
 @compiled
@@ -88,7 +88,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     times: Longs,
     slots: Longs,
     sums: NDArray[np.int64],
-    used: int,
+    group_count: int,
     start_row: int,
     groups: Longs,
     producers: Longs,
@@ -96,12 +96,12 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
 ) -> tuple[int, int, int, int]:
     """Add batches to the sums of their groups.
 
-    `first_offset`: batches before it are not counted. `from_ms`, `last_ms`: inclusive bounds of the
+    `first_offset`: earlier batches are not counted. `from_ms`, `last_ms`: inclusive bounds of the
     largest timestamps. `group_ms`: the length of an hour or a day, 0 for one group of all batches.
-    `times` (int64, (groups,)) and `sums` (int64, (groups, SUMS)): the first `used` rows are in use.
+    `times` (int64, (groups,)) and `sums` (int64, (groups, SUMS)): `group_count` rows are in use.
     `slots`: from `index_groups`. `start_row`: the first batch to count. `groups` (int64, (n,)):
     filled with the group of each batch, or `NOT_COUNTED`. `producers` (int64, (n,)): filled with
-    producer IDs, of which few repeat. Without `by_headers`, no records are added.
+    producer IDs, with few duplicates. Without `by_headers`, no records are added.
 
     Returns the row after the last counted batch, which is not n if another group is needed; the
     groups in use; the number of producer IDs; and the number of batches whose headers do not
@@ -126,9 +126,9 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         record_counts,
     ) = batches
     recent = np.full(_RECENT, -1, np.int64)
-    found = uncountable = 0
+    producer_count = uncountable = 0
     last_producer: Integer = np.int64(-1)
-    # Sums of batches of equal attributes in one group.
+    # Sums of successive batches with equal attributes in one group.
     group, kind = -1, np.int64(_NO_KEY)
     count = records = size_bytes = 0
     smallest: Integer = np.int64(0)
@@ -137,48 +137,48 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     group_end: Integer = np.int64(_NO_KEY)
     row = next_check = start_row
     while row < len(sizes):
-        # Most batches have the same attributes: blocks of them are counted without branches.
+        # Most batches have equal attributes. Blocks of such batches are counted without branches.
         end = row + _BLOCK
         if row >= next_check and group >= 0 and by_headers and end <= len(sizes):
             next_check = end
-            least = group_start if group_ms > 0 else np.int64(_NO_KEY)
-            most = group_end - 1 if group_ms > 0 else np.int64(_ANY_TIME)
-            least, most = max(least, from_ms), min(most, last_ms)
-            others = 0
-            for place in range(np.uint64(row), np.uint64(end)):
-                others += attributes[place] != kind
-                others += producer_ids[place] != last_producer
-                others += max_timestamps[place] < least
-                others += max_timestamps[place] > most
-                others += base_offsets[place] < first_offset
-                others += control_types[place] == CONTROL_MESSAGE
-                others += record_counts[place] < 0
-            if others == 0 and kind & CONTROL_MASK == 0:
-                for place in range(np.uint64(row), np.uint64(end)):
-                    groups[place] = group
-                    size_bytes += sizes[place]
-                    records += record_counts[place]
-                    smallest = min(smallest, max_timestamps[place])
-                    largest = max(largest, max_timestamps[place])
+            min_time = group_start if group_ms > 0 else np.int64(_NO_KEY)
+            max_time = group_end - 1 if group_ms > 0 else np.int64(_ANY_TIME)
+            min_time, max_time = max(min_time, from_ms), min(max_time, last_ms)
+            mismatches = 0
+            for index in range(np.uint64(row), np.uint64(end)):
+                mismatches += attributes[index] != kind
+                mismatches += producer_ids[index] != last_producer
+                mismatches += max_timestamps[index] < min_time
+                mismatches += max_timestamps[index] > max_time
+                mismatches += base_offsets[index] < first_offset
+                mismatches += control_types[index] == CONTROL_MESSAGE
+                mismatches += record_counts[index] < 0
+            if mismatches == 0 and kind & CONTROL_MASK == 0:
+                for index in range(np.uint64(row), np.uint64(end)):
+                    groups[index] = group
+                    size_bytes += sizes[index]
+                    records += record_counts[index]
+                    smallest = min(smallest, max_timestamps[index])
+                    largest = max(largest, max_timestamps[index])
                 count += _BLOCK
                 row = end
                 continue
         # An unsigned index avoids the handling of negative indexes.
-        at = np.uint64(row)
-        time = max_timestamps[at]
-        if last_offsets[at] < first_offset or time < from_ms or time > last_ms:
-            groups[at] = NOT_COUNTED
+        batch = np.uint64(row)
+        time = max_timestamps[batch]
+        if last_offsets[batch] < first_offset or time < from_ms or time > last_ms:
+            groups[batch] = NOT_COUNTED
             row += 1
             continue
-        is_message = control_types[at] == CONTROL_MESSAGE
-        bits = attributes[at]
+        is_message = control_types[batch] == CONTROL_MESSAGE
+        bits = attributes[batch]
         if is_message:
-            # The other bits of a message have no meaning.
+            # Only the bits of the codec have a meaning in a message.
             bits &= COMPRESSION_MASK
         is_other_time = group_ms > 0 and not group_start <= time < group_end
         if bits != kind or is_other_time or group < 0:
             if group >= 0:
-                _add(sums, group, kind, count, records, size_bytes, smallest, largest)
+                _add_batches(sums, group, kind, count, records, size_bytes, smallest, largest)
             count = records = size_bytes = 0
             smallest, largest = time, time
             kind = bits
@@ -190,44 +190,44 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
                 elif group_ms > 0:
                     # A negative timestamp means that there is no timestamp.
                     group_start, group_end = np.int64(-(1 << 62)), np.int64(0)
-                name = group_start if group_ms > 0 and time >= 0 else np.int64(NO_TIMESTAMP)
-                slot = _slot_of(times, slots, name, group_ms)
+                group_time = group_start if group_ms > 0 and time >= 0 else np.int64(NO_TIMESTAMP)
+                slot = _find_slot(times, slots, group_time, group_ms)
                 group = slots[slot]
                 if group < 0:
-                    if used == len(times):
-                        return row, used, found, uncountable
-                    times[used] = name
-                    group = slots[slot] = used
-                    used += 1
-        groups[at] = group
+                    if group_count == len(times):
+                        return row, group_count, producer_count, uncountable
+                    times[group_count] = group_time
+                    group = slots[slot] = group_count
+                    group_count += 1
+        groups[batch] = group
         count += 1
-        size_bytes += sizes[at]
+        size_bytes += sizes[batch]
         smallest, largest = min(smallest, time), max(largest, time)
         is_countable = (
-            bits & COMPRESSION_MASK == 0 if is_message else base_offsets[at] >= first_offset
+            bits & COMPRESSION_MASK == 0 if is_message else base_offsets[batch] >= first_offset
         )
         if not is_countable:
             uncountable += 1
         elif by_headers and is_message:
             records += 1
         elif by_headers and bits & CONTROL_MASK == 0:
-            records += max(record_counts[at], 0)
-        producer = producer_ids[at]
+            records += max(record_counts[batch], 0)
+        producer = producer_ids[batch]
         if producer != last_producer:
             last_producer = producer
-            place = producer & (_RECENT - 1)
-            if producer >= 0 and recent[place] != producer:
-                recent[place] = producer
-                producers[found] = producer
-                found += 1
+            index = producer & (_RECENT - 1)
+            if producer >= 0 and recent[index] != producer:
+                recent[index] = producer
+                producers[producer_count] = producer
+                producer_count += 1
         row += 1
     if group >= 0:
-        _add(sums, group, kind, count, records, size_bytes, smallest, largest)
-    return row, used, found, uncountable
+        _add_batches(sums, group, kind, count, records, size_bytes, smallest, largest)
+    return row, group_count, producer_count, uncountable
 
 
 @compiled
-def _add(
+def _add_batches(
     sums: NDArray[np.int64],
     group: int,
     kind: Integer,
@@ -238,18 +238,18 @@ def _add(
     largest: Integer,
 ) -> None:
     """Add batches of equal attributes to a group."""
-    own = sums[group]
-    own[SUM_BATCHES] += count
-    own[SUM_RECORDS] += records
-    own[SUM_BYTES] += size_bytes
-    own[SUM_CODECS + (kind & COMPRESSION_MASK)] += size_bytes
+    group_sums = sums[group]
+    group_sums[SUM_BATCHES] += count
+    group_sums[SUM_RECORDS] += records
+    group_sums[SUM_BYTES] += size_bytes
+    group_sums[SUM_CODECS + (kind & COMPRESSION_MASK)] += size_bytes
     if kind & CONTROL_MASK:
-        own[SUM_CONTROL_BATCHES] += count
+        group_sums[SUM_CONTROL_BATCHES] += count
     elif kind & TRANSACTIONAL_MASK:
-        own[SUM_TRANSACTIONAL_RECORDS] += records
+        group_sums[SUM_TRANSACTIONAL_RECORDS] += records
     if smallest >= 0:
-        own[SUM_FIRST_TIME] = min(own[SUM_FIRST_TIME], smallest)
-    own[SUM_LAST_TIME] = max(own[SUM_LAST_TIME], largest)
+        group_sums[SUM_FIRST_TIME] = min(group_sums[SUM_FIRST_TIME], smallest)
+    group_sums[SUM_LAST_TIME] = max(group_sums[SUM_LAST_TIME], largest)
 
 
 @compiled
@@ -284,7 +284,7 @@ def count_records(
     row = 0
     for number in range(len(batch_ends)):
         batch = first_batch + number
-        own = sums[groups[batch]]
+        group_sums = sums[groups[batch]]
         base_offset, base_timestamp = base_offsets[batch], base_timestamps[batch]
         is_message = control_types[batch] == CONTROL_MESSAGE
         has_append_time = attributes[batch] & TIMESTAMP_TYPE_MASK != 0
@@ -292,16 +292,16 @@ def count_records(
         while row < batch_ends[number]:
             key_size, value_size = key_sizes[row], value_sizes[row]
             key_bytes, value_bytes = max(key_size, 0), max(value_size, 0)
-            own[SUM_KEY_BYTES] += key_bytes
-            own[SUM_VALUE_BYTES] += value_bytes
+            group_sums[SUM_KEY_BYTES] += key_bytes
+            group_sums[SUM_VALUE_BYTES] += value_bytes
             if key_size < 0:
-                own[SUM_NULL_KEYS] += 1
+                group_sums[SUM_NULL_KEYS] += 1
             else:
-                key_bins[_bits(key_size)] += 1
+                key_bins[_bit_length(key_size)] += 1
             if value_size < 0:
-                own[SUM_TOMBSTONES] += 1
+                group_sums[SUM_TOMBSTONES] += 1
             else:
-                value_bins[_bits(value_size)] += 1
+                value_bins[_bit_length(value_size)] += 1
             plain = overhead + key_bytes + value_bytes
             if not is_message:
                 time = np.int64(0) if has_append_time else timestamps[row] - base_timestamp
@@ -310,12 +310,12 @@ def count_records(
                 plain += varint_size(key_size) + varint_size(value_size)
                 plain += varint_size(plain)
             plain_sizes[row] = plain
-            own[SUM_PLAIN_BYTES] += plain
+            group_sums[SUM_PLAIN_BYTES] += plain
             row += 1
 
 
 @compiled
-def _bits(size: Integer) -> int:
+def _bit_length(size: Integer) -> int:
     """Return the number of bits of a size."""
     bits = 0
     while size > 0:
@@ -341,7 +341,7 @@ def hash_fields(
             word = np.uint64(0)
             for byte in range(8):
                 word |= np.uint64(data[at + byte]) << np.uint64(8 * byte)
-            value = (value ^ _mixed(word)) * _MIX
+            value = (value ^ _mix_word(word)) * _MIX
             at += 8
         word = np.uint64(0)
         for byte in range(end - at):
@@ -353,7 +353,7 @@ def hash_fields(
 
 
 @compiled
-def _mixed(word: np.uint64) -> np.uint64:
+def _mix_word(word: np.uint64) -> np.uint64:
     word *= _MIX
     return (word ^ (word >> _SHIFT)) * _MIX
 

@@ -2,8 +2,8 @@
 
 `decode_messages` iterates over the fields of messages, and of the messages in them. It writes
 values to the memory that `typed_columns` describes, in which zeros are the defaults of Protobuf.
-Some rows are left to upb: damaged messages, groups, fields of another type than the schema has, and
-repetitions of a field that is not repeated.
+upb decodes the undecided rows: corrupt messages, groups, fields with an unexpected wire type, and
+singular fields that occur several times.
 
 Source: the guide "Encoding" of Protocol Buffers.
 """
@@ -48,18 +48,18 @@ FIRST, ENTRIES, LEVEL, MESSAGE_KIND = range(4)
 MESSAGE_FIELDS = 4
 #: A time has seconds and nanoseconds, and a map entry has no fields besides key and value.
 ANY_MESSAGE, TIME, MAP_ENTRY = range(3)
-#: The fields of an entry, whose position is the number of its field: a bit for each wire type that
-#: it may have, its kind, its column, the number of its message, the level of its elements and the
-#: column of the list (or -1), whether the column is nullable, and the column and the case of its
-#: oneof (or -1).
+#: The fields of an entry, whose position in a message is the field number: a bit for each accepted
+#: wire type, the kind, the column, the number of the nested message, the level of list elements and
+#: the column of the list (or -1), whether the column is nullable, and the column and the case of
+#: the oneof (or -1).
 WIRE_TYPES, FIELD_KIND, COLUMN, CHILD, ELEMENTS, LIST, NULLABLE, ONEOF, CASE = range(9)
 ENTRY_FIELDS = 9
-#: The kinds of fields. A field of kind `NONE` only ends the other members of its oneof.
+#: The kinds of fields. A field of kind `NONE` only clears earlier members of its oneof.
 INT64, INT32, SINT64, SINT32, BOOL, FIXED64, FIXED32, STRING, BYTES, MESSAGE, NONE = range(11)
 
 _MAX_DEPTH = 100
 _VARINT, _FIXED64, _SIZED, _FIXED32 = 0, 1, 2, 5
-# A bit for each of these wire types.
+# A bit for each of the wire types 0, 1, 2 and 5.
 _WIRE_TYPES = 0b100111
 _VARINT_BITS, _MAX_VARINT_BYTES = 7, 10
 _MAX_TAG = (1 << 32) - 1
@@ -71,12 +71,12 @@ _MIN_SECONDS, _MAX_SECONDS, _SECOND_NS = -62_135_596_800, 253_402_300_799, 1_000
 def _read_varint(at: Integer, end: Integer) -> tuple[np.uint64, Integer]:
     """Return a number and the address after it, or `VARINT_CUT` instead of the address."""
     value = np.uint64(0)
-    for used in range(_MAX_VARINT_BYTES):
+    for byte_number in range(_MAX_VARINT_BYTES):
         if at >= end:
             break
         byte = read_int8(np.uint64(at))
         at += 1
-        value |= np.uint64(byte & 0x7F) << np.uint64(_VARINT_BITS * used)
+        value |= np.uint64(byte & 0x7F) << np.uint64(_VARINT_BITS * byte_number)
         if byte >= 0:
             return value, at
     return value, VARINT_CUT
@@ -154,7 +154,7 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
         number = np.int64(tag >> np.uint64(3))
         if at > end or tag > np.uint64(_MAX_TAG) or number == 0:
             return UNDECIDED
-        # upb keeps an entry of a map with other fields as unknown.
+        # upb treats a map entry with further fields as an unknown field.
         if messages[node, MESSAGE_KIND] == MAP_ENTRY and number > 2:
             return UNDECIDED
         if (_WIRE_TYPES >> wire_type) & 1 == 0:
@@ -196,7 +196,7 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
                 # The bytes of an earlier occurrence are already in the data.
                 return UNDECIDED
             if kind == STRING and not is_utf8(source, size, readable_end):
-                # A later occurrence may replace it.
+                # A later occurrence of the field may replace the string.
                 return UNDECIDED
             append_bytes(columns, column, index, source, size, readable_end)
             at += size
@@ -231,7 +231,7 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
             continue
         else:
             if messages[node, MESSAGE_KIND] == TIME:
-                # Of the years 1 to 9999.
+                # Times are in the years 1 to 9999.
                 signed = np.int64(value)
                 is_seconds = number == 1 and _MIN_SECONDS <= signed <= _MAX_SECONDS
                 if not (is_seconds or (number == 2 and 0 <= signed < _SECOND_NS)):

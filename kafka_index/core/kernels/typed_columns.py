@@ -1,12 +1,12 @@
 """The memory of typed columns, which the loops over Avro and Protobuf fill row by row.
 
-A column belongs to a level: level 0 has the rows, and each array or map has a level for its
+A column belongs to a level. Level 0 has the rows, and each array or map has a level for its
 elements. A column of variable size stores the length of each value instead of offsets, and a
-nullable column stores a byte instead of a bit for validity. Memory of zeros therefore means null,
-empty or 0, so that a null record costs nothing. The data of a column has space for all bodies.
+nullable column stores a byte instead of a bit for validity. Zeros therefore mean null, empty or 0,
+so that a loop writes nothing for a null record. The data of a column has space for all bodies.
 
-A loop leaves a damaged row as zeros and sets its status. If a level has too few elements, the loop
-undoes the row and returns; the caller enlarges the level and continues at that row.
+A loop leaves a corrupt row as zeros and sets its status. If a level has too few elements, the loop
+undoes the row and returns. The caller enlarges the level and continues at the undone row.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from kafka_index.core.kernels.memory import (
 #: data, level, and bytes per value.
 VALUES, VALID, DATA, DATA_USED, COLUMN_LEVEL, WIDTH = range(6)
 COLUMN_FIELDS = 6
-#: The fields of a level: number of elements, for how many there is memory, and their number before
-#: the current row.
+#: The fields of a level: the number of elements, the number of elements that fit into memory, and
+#: the number of elements before the current row.
 COUNT, CAPACITY, SAVED_COUNT = range(3)
 LEVEL_FIELDS = 3
-#: The stack of a loop, for values within others.
+#: The stack of a loop, for nested values.
 MAX_FRAMES, FRAME_FIELDS = 512, 5
 
-#: The statuses of rows. A row with `TRAILING` bytes has a value; the rows after it have none.
-#: `UNDECIDED` rows are left to a reference decoder, and `NEEDS_ELEMENTS` is never stored.
+#: The statuses of rows. Only `DECODED` and `TRAILING` rows have a value. `UNDECIDED` rows need a
+#: reference decoder. `NEEDS_ELEMENTS` is never stored.
 (
     DECODED,
     ABSENT,
@@ -91,7 +91,7 @@ def end_row(
 def _undo_row(columns: NDArray[np.int64], levels: NDArray[np.int64]) -> None:
     for column in range(columns.shape[0]):
         level = columns[column, COLUMN_LEVEL]
-        # The row, or the last element, may have only some of its values.
+        # The row, or the last element, may be incomplete.
         end = min(levels[level, COUNT] + 1, levels[level, CAPACITY])
         valid, values = np.uint64(columns[column, VALID]), np.uint64(columns[column, VALUES])
         width = columns[column, WIDTH]
@@ -132,31 +132,31 @@ def append_bytes(
     readable_end: np.uint64,
 ) -> None:
     """Append bytes to the data of a column as the value at `index`."""
-    used = columns[column, DATA_USED]
-    copy_field(np.uint64(columns[column, DATA] + used), source, size, readable_end)
-    columns[column, DATA_USED] = used + size
+    used_bytes = columns[column, DATA_USED]
+    copy_field(np.uint64(columns[column, DATA] + used_bytes), source, size, readable_end)
+    columns[column, DATA_USED] = used_bytes + size
     write_int32_native(value_address(columns, column, index, LENGTH_BYTES), size)
 
 
 @inlined
 def is_utf8(address: np.uint64, size: Integer, readable_end: np.uint64) -> bool:
     """Return whether bytes are UTF-8; nothing at or after `readable_end` is read."""
-    done = np.int64(0)
-    high = np.uint64(0)
-    while done + _WORD_BYTES <= size:
-        high |= np.uint64(read_int64_native(address + np.uint64(done)))
-        done += _WORD_BYTES
-    if done < size:
-        rest = address + np.uint64(done)
-        if rest + np.uint64(_WORD_BYTES) <= readable_end:
+    checked_bytes = np.int64(0)
+    high_bits = np.uint64(0)
+    while checked_bytes + _WORD_BYTES <= size:
+        high_bits |= np.uint64(read_int64_native(address + np.uint64(checked_bytes)))
+        checked_bytes += _WORD_BYTES
+    if checked_bytes < size:
+        rest_address = address + np.uint64(checked_bytes)
+        if rest_address + np.uint64(_WORD_BYTES) <= readable_end:
             # The bytes after the text are shifted out.
-            word = np.uint64(read_int64_native(rest))
-            high |= word << np.uint64(8 * (_WORD_BYTES - (size - done)))
+            word = np.uint64(read_int64_native(rest_address))
+            high_bits |= word << np.uint64(8 * (_WORD_BYTES - (size - checked_bytes)))
         else:
-            while done < size:
-                high |= np.uint64(read_int8(address + np.uint64(done)) & 0x80)
-                done += 1
-    return bool(high & _HIGH_BITS == np.uint64(0)) or _is_long_utf8(address, size)
+            while checked_bytes < size:
+                high_bits |= np.uint64(read_int8(address + np.uint64(checked_bytes)) & 0x80)
+                checked_bytes += 1
+    return bool(high_bits & _HIGH_BITS == np.uint64(0)) or _is_long_utf8(address, size)
 
 
 @compiled
@@ -164,34 +164,34 @@ def _is_long_utf8(address: np.uint64, size: Integer) -> bool:  # noqa: C901, PLR
     """Return whether bytes that are not ASCII are UTF-8, by the rules of Python's decoder."""
     at = np.int64(0)
     while at < size:
-        first = read_int8(address + np.uint64(at)) & 0xFF
+        first_byte = read_int8(address + np.uint64(at)) & 0xFF
         at += 1
-        if first < 0x80:
+        if first_byte < 0x80:
             continue
-        lowest, highest = np.int64(0x80), np.int64(0xBF)
-        if 0xC2 <= first <= 0xDF:
-            more = 1
-        elif 0xE0 <= first <= 0xEF:
-            more = 2
-            if first == 0xE0:
-                lowest = np.int64(0xA0)
-            elif first == 0xED:
-                highest = np.int64(0x9F)
-        elif 0xF0 <= first <= 0xF4:
-            more = 3
-            if first == 0xF0:
-                lowest = np.int64(0x90)
-            elif first == 0xF4:
-                highest = np.int64(0x8F)
+        lowest_byte, highest_byte = np.int64(0x80), np.int64(0xBF)
+        if 0xC2 <= first_byte <= 0xDF:
+            continuation_bytes = 1
+        elif 0xE0 <= first_byte <= 0xEF:
+            continuation_bytes = 2
+            if first_byte == 0xE0:
+                lowest_byte = np.int64(0xA0)
+            elif first_byte == 0xED:
+                highest_byte = np.int64(0x9F)
+        elif 0xF0 <= first_byte <= 0xF4:
+            continuation_bytes = 3
+            if first_byte == 0xF0:
+                lowest_byte = np.int64(0x90)
+            elif first_byte == 0xF4:
+                highest_byte = np.int64(0x8F)
         else:
             return False
-        if at + more > size:
+        if at + continuation_bytes > size:
             return False
-        for _ in range(more):
+        for _ in range(continuation_bytes):
             byte = read_int8(address + np.uint64(at)) & 0xFF
-            if byte < lowest or byte > highest:
+            if byte < lowest_byte or byte > highest_byte:
                 return False
-            lowest, highest = np.int64(0x80), np.int64(0xBF)
+            lowest_byte, highest_byte = np.int64(0x80), np.int64(0xBF)
             at += 1
     return True
 

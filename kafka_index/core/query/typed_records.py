@@ -43,7 +43,7 @@ from kafka_index.core.schema.decode import (
     TypedColumns,
     Writer,
 )
-from kafka_index.core.schema.folder import topic_schema_of_file
+from kafka_index.core.schema.folder import read_topic_schema
 from kafka_index.core.schema.registry import Schema, SchemaKey, Schemas, SchemaType, TopicSchema
 from kafka_index.core.schema.schemas_topic import SCHEMAS_TOPIC
 from kafka_index.core.schema.sources import open_schemas
@@ -51,8 +51,8 @@ from kafka_index.core.schema.wire import (
     Frames,
     Framing,
     KeyCounts,
-    frames_of,
-    message_indexes,
+    find_frames,
+    read_message_indexes,
 )
 
 
@@ -97,7 +97,7 @@ def decode_options(
     for name in _LIBRARIES:
         import_extra(name)
     parts = request.decode.parts
-    own = None if request.value_schema is None else topic_schema_of_file(request.value_schema)
+    own = None if request.value_schema is None else read_topic_schema(request.value_schema)
     needs_schemas = own is None or KEY in parts
     budget = shared_budget(request.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
     schemas = Schemas(())
@@ -165,7 +165,7 @@ class WriterFinder:
     def add(self, topic: str, batch: pa.RecordBatch) -> None:
         """Add records of a topic: their keys or values, and headers."""
         for part in self.parts:
-            frames = frames_of(batch.column(part), batch.column("headers"), is_key=part == KEY)
+            frames = find_frames(batch.column(part), batch.column("headers"), is_key=part == KEY)
             own = self.found[topic, part]
             own.counts.add_frames(frames)
             unframed = self._options.unframed_schema(part, topic)
@@ -191,7 +191,7 @@ class WriterFinder:
         if schema.type is not SchemaType.PROTOBUF:
             return {writer}
         has_names = self._options.schemas.has_foreign_ids
-        indexes = message_indexes(frames, rows, has_names=has_names)
+        indexes = read_message_indexes(frames, rows, has_names=has_names)
         return {writer.for_message(path) for path in indexes.paths}
 
 

@@ -74,9 +74,9 @@ class Shape:
     depth: int = 0
 
     @classmethod
-    def of_leaf(cls, kind: pa.DataType) -> Shape:
+    def of_leaf(cls, arrow_type: pa.DataType) -> Shape:
         """Return the shape of a value without members."""
-        return cls(Form.LEAF, kind)
+        return cls(Form.LEAF, arrow_type)
 
     @classmethod
     def of_struct(cls, members: Sequence[Member], form: Form = Form.STRUCT) -> Shape:
@@ -87,20 +87,22 @@ class Shape:
     @classmethod
     def of_list(cls, element: Shape) -> Shape:
         """Return the shape of a list."""
-        kind = pa.list_(pa.field(ELEMENT, element.type))
-        return cls._from_members(Form.LIST, kind, Member("", element))
+        arrow_type = pa.list_(pa.field(ELEMENT, element.type))
+        return cls._from_members(Form.LIST, arrow_type, Member("", element))
 
     @classmethod
     def of_map(cls, key: Shape, value: Shape) -> Shape:
         """Return the shape of a map."""
-        kind = pa.map_(key.type, pa.field("value", value.type))
-        return cls._from_members(Form.MAP, kind, Member("", key), Member("", value))
+        arrow_type = pa.map_(key.type, pa.field("value", value.type))
+        return cls._from_members(Form.MAP, arrow_type, Member("", key), Member("", value))
 
     @classmethod
-    def _from_members(cls, form: Form, kind: pa.DataType, *members: Member) -> Shape:
+    def _from_members(cls, form: Form, arrow_type: pa.DataType, *members: Member) -> Shape:
         levels = 2 if form is Form.MAP else 1
         depth = levels + max((member.shape.depth for member in members), default=0)
-        return cls(form, kind, members, 1 + sum(member.shape.size for member in members), depth)
+        return cls(
+            form, arrow_type, members, 1 + sum(member.shape.size for member in members), depth
+        )
 
     def checked(self) -> Self:
         """Return the shape; raises `BadSchemaError` for too many types or levels.
@@ -257,9 +259,9 @@ def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
         raise _ConflictError(" and ".join(sorted(forms)))
     form = next(iter(forms), Form.LEAF)
     if form is Form.LEAF:
-        kind = reduce(_wider_type, [shape.type for shape in shapes])
-        target = Shape.of_leaf(kind)
-        return target, [Plan(target, (), shape.type == kind) for shape in shapes]
+        arrow_type = reduce(_wider_type, [shape.type for shape in shapes])
+        target = Shape.of_leaf(arrow_type)
+        return target, [Plan(target, (), shape.type == arrow_type) for shape in shapes]
     if form in (Form.STRUCT, Form.UNION):
         target, plans = _join_structs(typed_shapes, form)
     else:
@@ -278,17 +280,21 @@ def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
     ]
 
 
-def _wider_type(left: pa.DataType, right: pa.DataType) -> pa.DataType:
-    if left == right or pa.types.is_null(right):
-        return left
-    if pa.types.is_null(left):
-        return right
+def _wider_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
+    if older == newer or pa.types.is_null(newer):
+        return older
+    if pa.types.is_null(older):
+        return newer
     for pair in _WIDENINGS:
-        if {left, right} == set(pair):
+        if {older, newer} == set(pair):
             return pair[1]
-    if pa.types.is_decimal128(left) and pa.types.is_decimal128(right) and left.scale == right.scale:
-        return left if left.precision > right.precision else right
-    raise _ConflictError(f"{left} and {right}")
+    if (
+        pa.types.is_decimal128(older)
+        and pa.types.is_decimal128(newer)
+        and older.scale == newer.scale
+    ):
+        return older if older.precision > newer.precision else newer
+    raise _ConflictError(f"{older} and {newer}")
 
 
 _WIDENINGS = (
@@ -419,14 +425,14 @@ def _type_name(shape: Shape) -> str:
     """Return the name of a type for the name of a column."""
     if shape.form is not Form.LEAF:
         return str(shape.form)
-    kind = shape.type
-    if pa.types.is_decimal128(kind):
-        return f"decimal_{kind.precision}_{kind.scale}"
-    if pa.types.is_timestamp(kind):
-        return "timestamp" if kind.tz else "local_timestamp"
-    if pa.types.is_fixed_size_binary(kind):
-        return f"fixed_{kind.byte_width}"
-    return _SHORT_NAMES.get(str(kind), str(kind)).replace("[", "_").strip("]")
+    arrow_type = shape.type
+    if pa.types.is_decimal128(arrow_type):
+        return f"decimal_{arrow_type.precision}_{arrow_type.scale}"
+    if pa.types.is_timestamp(arrow_type):
+        return "timestamp" if arrow_type.tz else "local_timestamp"
+    if pa.types.is_fixed_size_binary(arrow_type):
+        return f"fixed_{arrow_type.byte_width}"
+    return _SHORT_NAMES.get(str(arrow_type), str(arrow_type)).replace("[", "_").strip("]")
 
 
 _SHORT_NAMES = {

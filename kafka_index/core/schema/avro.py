@@ -1,4 +1,4 @@
-"""Avro schemas: their types in Arrow, and the decoding of many datums at a time.
+"""Avro schemas: the Arrow types of Avro, and the decoding of many datums at a time.
 
 `AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or selected members of it, to the
 operations of `core.kernels.avro`. A recursive record is decoded to JSON text by fastavro, because
@@ -65,15 +65,15 @@ _OPERANDS = {
 
 
 @dataclass(slots=True, eq=False)
-class _Node:
+class _AvroType:
     """A type of a schema. A record may contain itself."""
 
     kind: str
     name: str = ""
     logical: str = ""
     aliases: tuple[str, ...] = ()
-    fields: list[tuple[str, _Node, tuple[str, ...]]] = field(default_factory=list)
-    children: list[_Node] = field(default_factory=list)
+    fields: list[tuple[str, _AvroType, tuple[str, ...]]] = field(default_factory=list)
+    children: list[_AvroType] = field(default_factory=list)
     symbols: tuple[str, ...] = ()
     size: int = 0
     precision: int = 0
@@ -87,85 +87,92 @@ class _Parser:
     """Parses schemas, each of which may use the named types of the schemas before it."""
 
     def __init__(self) -> None:
-        self._named: dict[str, _Node] = {}
-        self.records: list[_Node] = []
+        self._named_types: dict[str, _AvroType] = {}
+        self.records: list[_AvroType] = []
 
-    def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _Node:  # noqa: PLR0911
+    def parse(self, schema: Any, namespace: str = "", depth: int = 0) -> _AvroType:  # noqa: PLR0911
         if depth > _MAX_DEPTH:
-            raise BadSchemaError("an Avro schema is nested too deeply")
+            raise BadSchemaError(
+                "the Avro schema is nested too deeply", expected=f"at most {_MAX_DEPTH} levels"
+            )
         match schema:
             case str():
-                return self._referenced(schema, namespace)
+                return self._resolve_name(schema, namespace)
             case []:
-                raise BadSchemaError("a union of Avro has no type")
+                raise BadSchemaError("a union in the Avro schema has no branches")
             case list():
-                return _Node("union", children=[self.parse(s, namespace, depth) for s in schema])
+                return _AvroType(
+                    "union", children=[self.parse(branch, namespace, depth) for branch in schema]
+                )
             case {"type": "record" | "error"}:
-                return self._record(schema, namespace, depth)
+                return self._parse_record(schema, namespace, depth)
             case {"type": "enum", "symbols": list(symbols)}:
-                node = _Node("enum", symbols=tuple(map(_utf8, symbols)))
-                self._define(node, schema, namespace)
+                node = _AvroType("enum", symbols=tuple(map(_parse_name, symbols)))
+                self._register(node, schema, namespace)
                 return node
             case {"type": "fixed", "size": int(size)} if 0 <= size <= _MAX_FIXED_BYTES:
-                node = _with_logical(_Node("fixed", size=size), schema)
-                self._define(node, schema, namespace)
+                node = _set_logical_type(_AvroType("fixed", size=size), schema)
+                self._register(node, schema, namespace)
                 return node
             case {"type": "array", "items": inner} | {"type": "map", "values": inner}:
-                return _Node(schema["type"], children=[self.parse(inner, namespace, depth + 1)])
+                return _AvroType(schema["type"], children=[self.parse(inner, namespace, depth + 1)])
             case {"type": str(kind)} if kind in _PRIMITIVES:
-                return _with_logical(_Node(kind, size=_PRIMITIVES[kind]), schema)
+                return _set_logical_type(_AvroType(kind, size=_PRIMITIVES[kind]), schema)
             case {"type": str() | dict() | list() as inner} if inner not in _NAMED:
                 return self.parse(inner, namespace, depth + 1)
-        raise BadSchemaError("not an Avro schema", found=json.dumps(schema)[:200])
+        raise BadSchemaError("the text is not an Avro schema", found=json.dumps(schema)[:200])
 
-    def _referenced(self, name: str, namespace: str) -> _Node:
+    def _resolve_name(self, name: str, namespace: str) -> _AvroType:
         if name in _PRIMITIVES:
-            return _Node(name, size=_PRIMITIVES[name])
+            return _AvroType(name, size=_PRIMITIVES[name])
         for full_name in (name if "." in name or not namespace else f"{namespace}.{name}", name):
-            if full_name in self._named:
-                return self._named[full_name]
-        raise BadSchemaError("an Avro schema refers to a type that it does not define", found=name)
+            if full_name in self._named_types:
+                return self._named_types[full_name]
+        raise BadSchemaError("the Avro schema refers to an undefined type", found=name)
 
-    def _define(self, node: _Node, schema: Mapping[str, Any], namespace: str) -> str:
+    def _register(self, node: _AvroType, schema: Mapping[str, Any], namespace: str) -> str:
         """Register a named type; return the namespace of the types in it."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
-            raise BadSchemaError("a named Avro type has no name", found=json.dumps(schema)[:200])
+            raise BadSchemaError(
+                "a record, enum or fixed type of the Avro schema has no name",
+                found=json.dumps(schema)[:200],
+            )
         if "." not in name:
             namespace = schema.get("namespace", namespace)
             name = f"{namespace}.{name}" if namespace else name
-        node.name = _utf8(name)
+        node.name = _parse_name(name)
         namespace = name.rpartition(".")[0]
         node.aliases = tuple(
             alias if "." in alias or not namespace else f"{namespace}.{alias}"
             for alias in _aliases(schema)
         )
         if node.kind == "record":
-            self._named[name] = node
+            self._named_types[name] = node
         else:
             # References may repeat a definition.
-            self._named.setdefault(name, node)
+            self._named_types.setdefault(name, node)
         return namespace
 
-    def _record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> _Node:
-        node = _Node("record")
+    def _parse_record(self, schema: Mapping[str, Any], namespace: str, depth: int) -> _AvroType:
+        node = _AvroType("record")
         self.records.append(node)
-        namespace = self._define(node, schema, namespace)
+        namespace = self._register(node, schema, namespace)
         fields = schema.get("fields")
         if not isinstance(fields, list):
-            raise BadSchemaError("an Avro record has no fields", found=node.name)
+            raise BadSchemaError("the Avro record has no list of fields", found=node.name)
         for member in fields:
             if not isinstance(member, dict) or not isinstance(member.get("name"), str):
-                raise BadSchemaError("a field of an Avro record has no name", found=node.name)
-            kind = self.parse(member.get("type"), namespace, depth + 1)
-            node.fields.append((member["name"], kind, _aliases(member)))
+                raise BadSchemaError("a field of the Avro record has no name", found=node.name)
+            field_type = self.parse(member.get("type"), namespace, depth + 1)
+            node.fields.append((member["name"], field_type, _aliases(member)))
         if len({name for name, *_ in node.fields}) < len(node.fields):
-            raise BadSchemaError("two fields of an Avro record have one name", found=node.name)
+            raise BadSchemaError("the Avro record has duplicate field names", found=node.name)
         return node
 
 
-def _utf8(name: Any) -> str:
-    """Return a name as text; raises `ValueError` for a lone surrogate, which Arrow rejects."""
+def _parse_name(name: Any) -> str:
+    """Return a name; raises `ValueError` for a lone surrogate, which Arrow rejects."""
     return str(name).encode().decode()
 
 
@@ -174,8 +181,8 @@ def _aliases(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(map(str, aliases)) if isinstance(aliases, list) else ()
 
 
-def _with_logical(node: _Node, schema: Mapping[str, Any]) -> _Node:
-    """Set the logical type of a node, if it is known and valid; others are ignored."""
+def _set_logical_type(node: _AvroType, schema: Mapping[str, Any]) -> _AvroType:
+    """Set the logical type of a node. An unknown or invalid logical type is ignored."""
     logical = schema.get("logicalType")
     if not isinstance(logical, str):
         return node
@@ -215,9 +222,9 @@ _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
 
-def _timestamp(kind: pa.DataType, factor: int) -> _Leaf:
+def _timestamp(arrow_type: pa.DataType, factor: int) -> _Leaf:
     day = _DAY_MS * 1000 // factor
-    return _Leaf(kind, ops.NUMBER, _FIRST_DAY * day, _END_DAY * day - 1, factor)
+    return _Leaf(arrow_type, ops.NUMBER, _FIRST_DAY * day, _END_DAY * day - 1, factor)
 
 
 #: The leaves by type and logical type, except decimals, enums and fixed types.
@@ -239,19 +246,19 @@ _LEAVES: Mapping[tuple[str, str], _Leaf] = {
 }
 
 
-def _leaf_of(node: _Node) -> _Leaf:
+def _select_leaf(node: _AvroType) -> _Leaf:
     if node.logical == "decimal" and node.precision <= _MAX_PRECISION:
         # The absolute value is less than this number.
         high, low = divmod(10**node.precision, 1 << 64)
-        kind = pa.decimal128(node.precision, node.scale)
-        return _Leaf(kind, ops.DECIMAL, low - (low >> 63 << 64), high)
+        arrow_type = pa.decimal128(node.precision, node.scale)
+        return _Leaf(arrow_type, ops.DECIMAL, low - (low >> 63 << 64), high)
     is_text = node.logical in ("decimal", "uuid")
     match node.kind:
         case "enum":
             return _Leaf(pa.string(), ops.ENUM, 0, len(node.symbols) - 1)
         case "fixed":
-            kind = pa.binary(node.size) if node.size else pa.binary()
-            return _Leaf(pa.string() if is_text else kind, ops.FIXED)
+            arrow_type = pa.binary(node.size) if node.size else pa.binary()
+            return _Leaf(pa.string() if is_text else arrow_type, ops.FIXED)
         case "bytes" if is_text:
             return _Leaf(pa.string(), ops.BYTES)
     return _LEAVES[node.kind, node.logical]
@@ -279,35 +286,35 @@ class AvroSchema:
             for reference in references:
                 parser.parse(json.loads(reference))
             self._root = parser.parse(json.loads(text))
-            self.shape = _shape_of(self._root, ()).checked()
+            self.shape = _build_shape(self._root, ()).checked()
             for node in parser.records:
                 if node.is_text and node.fields:
                     node.json_text = _json_converter(node)
         except (ValueError, RecursionError) as error:
-            raise BadSchemaError(f"not an Avro schema: {error}", found=text[:200]) from error
-        named = _non_null(self._root) if _is_nullable(self._root) else self._root
-        #: The full name of the record, or the kind of any other type.
-        self.name = named.name or named.kind
+            raise BadSchemaError(
+                f"the text is not an Avro schema: {error}", found=text[:200]
+            ) from error
+        root_type = _non_null_branch(self._root) if _is_nullable(self._root) else self._root
+        #: The full name of a named type, or the kind of an unnamed type.
+        self.name = root_type.name or root_type.kind
         #: The earlier names of the record.
-        self.aliases = named.aliases
+        self.aliases = root_type.aliases
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
         """Return the decoder of the selected members."""
         return AvroDecoder(self._root, self.shape, selection)
 
 
-def _is_nullable(node: _Node) -> bool:
-    """Return whether a union stands for a nullable type."""
+def _is_nullable(node: _AvroType) -> bool:
     kinds = [child.kind for child in node.children]
     return len(kinds) == 2 and kinds.count("null") == 1
 
 
-def _non_null(node: _Node) -> _Node:
-    """Return the other type of a nullable union."""
+def _non_null_branch(node: _AvroType) -> _AvroType:
     return next(child for child in node.children if child.kind != "null")
 
 
-def _branch_names(node: _Node) -> list[str | None]:
+def _branch_names(node: _AvroType) -> list[str | None]:
     """Return the names of the members for the branches of a union; None for null."""
     short_names = [child.name.rpartition(".")[2] or child.kind for child in node.children]
     lower_names = [name.lower() for name in short_names]
@@ -324,7 +331,7 @@ def _branch_names(node: _Node) -> list[str | None]:
     return names
 
 
-def _shape_of(node: _Node, parents: tuple[_Node, ...]) -> Shape:  # noqa: PLR0911
+def _build_shape(node: _AvroType, parents: tuple[_AvroType, ...]) -> Shape:  # noqa: PLR0911
     match node.kind:
         case "null":
             return Shape.of_leaf(pa.null())
@@ -332,31 +339,35 @@ def _shape_of(node: _Node, parents: tuple[_Node, ...]) -> Shape:  # noqa: PLR091
             if node in parents or not node.fields:
                 node.is_text = True
                 return Shape.of_leaf(pa.string())
-            inner = (*parents, node)
-            members = [Member(name, _shape_of(kind, inner), old) for name, kind, old in node.fields]
+            ancestors = (*parents, node)
+            members = [
+                Member(name, _build_shape(field_type, ancestors), aliases)
+                for name, field_type, aliases in node.fields
+            ]
             return Shape.of_struct(members).checked()
         case "array":
-            return Shape.of_list(_shape_of(node.children[0], parents))
+            return Shape.of_list(_build_shape(node.children[0], parents))
         case "map":
-            return Shape.of_map(Shape.of_leaf(pa.string()), _shape_of(node.children[0], parents))
+            return Shape.of_map(Shape.of_leaf(pa.string()), _build_shape(node.children[0], parents))
         case "union" if len(node.children) == 1 or _is_nullable(node):
-            child = node.children[0] if len(node.children) == 1 else _non_null(node)
-            return _shape_of(child, parents)
+            child = node.children[0] if len(node.children) == 1 else _non_null_branch(node)
+            return _build_shape(child, parents)
         case "union":
             branches = zip(_branch_names(node), node.children, strict=True)
             return Shape.of_struct(
-                [Member(name, _shape_of(child, parents)) for name, child in branches if name],
+                [Member(name, _build_shape(child, parents)) for name, child in branches if name],
                 Form.UNION,
             )
-    return Shape.of_leaf(_leaf_of(node).type)
+    return Shape.of_leaf(_select_leaf(node).type)
 
 
-def _lowest_size(node: _Node, parents: tuple[_Node, ...] = ()) -> int:
-    """Return the lowest number of bytes of a value."""
+def _min_size_bytes(node: _AvroType, parents: tuple[_AvroType, ...] = ()) -> int:
     if node.kind == "record":
         if node in parents:
             return 0
-        return sum(_lowest_size(kind, (*parents, node)) for _, kind, _ in node.fields)
+        return sum(
+            _min_size_bytes(field_type, (*parents, node)) for _, field_type, _ in node.fields
+        )
     return node.size if node.kind in ("null", "fixed") else max(node.size, 1)
 
 
@@ -364,19 +375,19 @@ def _lowest_size(node: _Node, parents: tuple[_Node, ...] = ()) -> int:
 class _Column(ColumnSpec):
     """A column that a decoder fills, and the columns of its members, keys or elements."""
 
-    node: _Node = field(default_factory=lambda: _Node("null"))
+    node: _AvroType = field(default_factory=lambda: _AvroType("null"))
     children: list[_Column] = field(default_factory=list)
 
 
 class _Compiler:
-    """Compiles a type to operations, and to the columns that these fill."""
+    """Compiles a type to operations, and to the columns that the operations fill."""
 
-    def __init__(self, root: _Node, selection: Selection) -> None:
+    def __init__(self, root: _AvroType, selection: Selection) -> None:
         self.operations: list[list[int]] = []
         self.columns: list[_Column] = []
         self.level_count = 1
         self._routines: dict[int, int] = {}
-        self._calls: list[tuple[_Node, int]] = []
+        self._calls: list[tuple[_AvroType, int]] = []
         if root.kind == "bytes" and not root.logical:
             self.root = self._add_column(root, 0, _LENGTH_BYTES, has_data=True)
             self._emit(ops.BYTES, ops.REMAINING_BYTES, column=self.root)
@@ -406,7 +417,7 @@ class _Compiler:
         self.operations[operation][ops.TARGET] = len(self.operations)
 
     def _add_column(
-        self, node: _Node, level: int, width: int = 0, *, has_data: bool = False
+        self, node: _AvroType, level: int, width: int = 0, *, has_data: bool = False
     ) -> _Column:
         column = _Column(-1, level, width, has_data, node=node)
         if level != _SKIPPED:
@@ -415,24 +426,24 @@ class _Compiler:
         return column
 
     def _compile(
-        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+        self, node: _AvroType, selection: Selection, level: int, parents: tuple[_AvroType, ...]
     ) -> _Column:
         match node.kind:
             case "record" if level == _SKIPPED:
                 # A routine, because the record may contain itself.
-                self._call(node)
+                self._emit_call(node)
                 return self._add_column(node, level)
             case "record" if node in parents or not node.fields:
                 # The bytes of the record become JSON text.
                 column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
                 self._emit(ops.CAPTURE)
-                self._call(node)
+                self._emit_call(node)
                 self._emit(ops.CAPTURE_END, column=column, level=level)
                 return column
             case "record":
                 column = self._add_column(node, level)
-                for name, kind, _ in node.fields:
-                    self._compile_member(column, name, kind, selection, (*parents, node))
+                for name, field_type, _ in node.fields:
+                    self._compile_member(column, name, field_type, selection, (*parents, node))
                 return column
             case "array" | "map":
                 return self._compile_blocks(node, selection, level, parents)
@@ -444,9 +455,9 @@ class _Compiler:
         self,
         parent: _Column,
         name: str | None,
-        node: _Node,
+        node: _AvroType,
         selection: Selection,
-        parents: tuple[_Node, ...],
+        parents: tuple[_AvroType, ...],
     ) -> _Column:
         """Compile a member of a record or union; the null branch of a union has no name."""
         if name is None or (selection is not None and name not in selection):
@@ -455,14 +466,14 @@ class _Compiler:
         parent.children.append(column)
         return column
 
-    def _compile_leaf(self, node: _Node, level: int) -> _Column:
+    def _compile_leaf(self, node: _AvroType, level: int) -> _Column:
         if node.kind == "null":
             return self._add_column(node, level)
         operand = _OPERANDS.get(node.kind, ops.FIXED_BYTES)
         if level == _SKIPPED:
             self._emit(ops.SKIP, operand, argument=node.size)
             return self._add_column(node, level)
-        kind, code, lowest, highest, factor = _leaf_of(node)
+        arrow_type, code, lowest, highest, factor = _select_leaf(node)
         if code in (ops.BYTES, ops.STRING) or (code == ops.FIXED and not node.size):
             column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
         elif code == ops.ENUM:
@@ -470,7 +481,7 @@ class _Compiler:
         elif code == ops.FIXED:
             column = self._add_column(node, level, node.size)
         else:
-            column = self._add_column(node, level, max(kind.bit_width // 8, 1))
+            column = self._add_column(node, level, max(arrow_type.bit_width // 8, 1))
         self._emit(
             code,
             operand,
@@ -483,17 +494,17 @@ class _Compiler:
         return column
 
     def _compile_blocks(
-        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+        self, node: _AvroType, selection: Selection, level: int, parents: tuple[_AvroType, ...]
     ) -> _Column:
         column = self._add_column(node, level, _LENGTH_BYTES)
         inner_level, value = _SKIPPED, node.children[0]
         if level != _SKIPPED:
             inner_level = self.level_count
             self.level_count += 1
-        lowest = _lowest_size(value) + (node.kind == "map")
+        lowest = _min_size_bytes(value) + (node.kind == "map")
         start = self._emit(ops.BLOCKS, column=column, level=inner_level, lowest=lowest)
         if node.kind == "map":
-            column.children.append(self._compile_leaf(_Node("string"), inner_level))
+            column.children.append(self._compile_leaf(_AvroType("string"), inner_level))
         selection = selection and selection[""]
         column.children.append(self._compile(value, selection, inner_level, parents))
         self._emit(ops.BLOCKS_END, level=inner_level, target=start)
@@ -501,12 +512,12 @@ class _Compiler:
         return column
 
     def _compile_union(
-        self, node: _Node, selection: Selection, level: int, parents: tuple[_Node, ...]
+        self, node: _AvroType, selection: Selection, level: int, parents: tuple[_AvroType, ...]
     ) -> _Column:
         if _is_nullable(node):
             null = int(node.children[1].kind == "null")
             start = self._emit(ops.NULLABLE, ops.VARINT, level=level, argument=null)
-            column = self._compile(_non_null(node), selection, level, parents)
+            column = self._compile(_non_null_branch(node), selection, level, parents)
             column.is_nullable = True
             self.operations[start][ops.COLUMN] = column.number
             self._set_target(start)
@@ -535,7 +546,7 @@ class _Compiler:
             self._set_target(jump)
         return column
 
-    def _call(self, node: _Node) -> None:
+    def _emit_call(self, node: _AvroType) -> None:
         self._calls.append((node, self._emit(ops.CALL)))
 
     def _compile_routines(self) -> None:
@@ -544,8 +555,8 @@ class _Compiler:
             node, call = self._calls.pop()
             if id(node) not in self._routines:
                 self._routines[id(node)] = len(self.operations)
-                for _, kind, _ in node.fields:
-                    self._compile(kind, None, _SKIPPED, ())
+                for _, field_type, _ in node.fields:
+                    self._compile(field_type, None, _SKIPPED, ())
                 self._emit(ops.RETURN)
             self.operations[call][ops.TARGET] = self._routines[id(node)]
 
@@ -553,7 +564,7 @@ class _Compiler:
 class AvroDecoder:
     """Decodes datums of a schema to an array of Arrow."""
 
-    def __init__(self, root: _Node, shape: Shape, selection: Selection) -> None:
+    def __init__(self, root: _AvroType, shape: Shape, selection: Selection) -> None:
         compiled = _Compiler(root, selection)
         self._root = compiled.root
         self._json_columns = [
@@ -581,24 +592,24 @@ class AvroDecoder:
                 raise DecodedTooLargeError
             return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
         try:
-            array = _array(memory, self._root, self._type)
+            array = _build_array(memory, self._root, self._type)
         except _TEXT_ERRORS as error:
             if rows == 1:
-                return Decoded(pa.nulls(1, self._type), {0: _text_reason(error)})
+                return Decoded(pa.nulls(1, self._type), {0: _text_error_reason(error)})
             half = rows // 2
-            first = self.decode(bodies.slice(0, half), max_bytes)
-            second = self.decode(bodies.slice(half, rows), max_bytes)
-            errors = {half + row: reason for row, reason in second.errors.items()}
-            array = pa.concat_arrays([first.array, second.array])
-            return Decoded(array, {**first.errors, **errors})
+            first_half = self.decode(bodies.slice(0, half), max_bytes)
+            second_half = self.decode(bodies.slice(half, rows), max_bytes)
+            errors = {half + row: reason for row, reason in second_half.errors.items()}
+            array = pa.concat_arrays([first_half.array, second_half.array])
+            return Decoded(array, {**first_half.errors, **errors})
         return Decoded(array, row_errors(statuses))
 
 
-#: The conversion to text raises these errors, because operations do not check its values.
+#: Errors of the conversion to text. The compiled loop does not check values that become text.
 _TEXT_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
 
 
-def _text_reason(error: Exception) -> Reason:
+def _text_error_reason(error: Exception) -> Reason:
     match error:
         case UnicodeDecodeError():
             return Reason.BAD_UTF8
@@ -609,45 +620,47 @@ def _text_reason(error: Exception) -> Reason:
     return Reason.OUT_OF_RANGE
 
 
-def _array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.Array:
-    """Return the array of a column."""
-    if pa.types.is_null(kind):
+def _build_array(memory: ColumnMemory, column: _Column, arrow_type: pa.DataType) -> pa.Array:
+    if pa.types.is_null(arrow_type):
         return pa.nulls(memory.count(column.level))
-    if pa.types.is_struct(kind):
-        members = zip(column.children, kind, strict=True)
-        children = [_array(memory, child, member.type) for child, member in members]
-        return memory.struct(column, kind, children)
-    if pa.types.is_list(kind):
-        elements = _array(memory, column.children[0], kind.value_type)
-        return memory.nested(column, kind, elements)
-    if pa.types.is_map(kind):
-        types = (kind.key_type, kind.item_type)
-        pair = [_array(memory, *part) for part in zip(column.children, types, strict=True)]
-        fields = [kind.key_field, kind.item_field]
-        return memory.nested(column, kind, pa.StructArray.from_arrays(pair, fields=fields))
-    return _leaf_array(memory, column, kind)
+    if pa.types.is_struct(arrow_type):
+        members = zip(column.children, arrow_type, strict=True)
+        children = [_build_array(memory, child, member.type) for child, member in members]
+        return memory.struct(column, arrow_type, children)
+    if pa.types.is_list(arrow_type):
+        elements = _build_array(memory, column.children[0], arrow_type.value_type)
+        return memory.nested(column, arrow_type, elements)
+    if pa.types.is_map(arrow_type):
+        types = (arrow_type.key_type, arrow_type.item_type)
+        pair = [
+            _build_array(memory, *column_and_type)
+            for column_and_type in zip(column.children, types, strict=True)
+        ]
+        fields = [arrow_type.key_field, arrow_type.item_field]
+        return memory.nested(column, arrow_type, pa.StructArray.from_arrays(pair, fields=fields))
+    return _build_leaf_array(memory, column, arrow_type)
 
 
-def _leaf_array(memory: ColumnMemory, column: _Column, kind: pa.DataType) -> pa.Array:
+def _build_leaf_array(memory: ColumnMemory, column: _Column, arrow_type: pa.DataType) -> pa.Array:
     node = column.node
     if node.kind == "enum":
         symbols = pa.array(node.symbols or ("",), pa.string())
         numbers = memory.numbers(column, pa.int32())
         return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
-    if not pa.types.is_string(kind) or node.kind == "string":
-        return (memory.binary if column.has_data else memory.numbers)(column, kind)
+    if not pa.types.is_string(arrow_type) or node.kind == "string":
+        return (memory.binary if column.has_data else memory.numbers)(column, arrow_type)
     if column.has_data:
         array = memory.binary(column, pa.binary())
     else:
         array = memory.numbers(column, pa.binary(node.size))
     if node.kind == "record" and not node.fields:
         return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string()))
-    as_text = _text_converter(node)
-    texts = [None if value is None else as_text(value) for value in array.to_pylist()]
-    return pa.array(texts, pa.string())
+    to_text = _text_converter(node)
+    strings = [None if value is None else to_text(value) for value in array.to_pylist()]
+    return pa.array(strings, pa.string())
 
 
-def _text_converter(node: _Node) -> Callable[[bytes], str | None]:
+def _text_converter(node: _AvroType) -> Callable[[bytes], str | None]:
     """Return the conversion of the bytes of a value to text."""
     if node.json_text is not None:
         return node.json_text
@@ -666,16 +679,16 @@ def _text_converter(node: _Node) -> Callable[[bytes], str | None]:
 
 
 # ---------------------------------------------------------------------- JSON text
-def _json_converter(node: _Node) -> Callable[[bytes], str | None]:
+def _json_converter(node: _AvroType) -> Callable[[bytes], str | None]:
     """Return the conversion of datums of a record to JSON text by fastavro.
 
     Raises `BadSchemaError` for a schema that fastavro rejects.
     """
     fastavro = import_extra("fastavro")
     try:
-        schema = fastavro.parse_schema(_as_schema(node, {}))
+        schema = fastavro.parse_schema(_fastavro_schema(node, {}))
     except fastavro.schema.SchemaParseException as error:
-        raise BadSchemaError(f"not an Avro schema: {error}", found=node.name) from error
+        raise BadSchemaError(f"the text is not an Avro schema: {error}", found=node.name) from error
 
     def convert(datum: bytes) -> str | None:
         if not datum:
@@ -707,33 +720,34 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911
     return value
 
 
-def _as_schema(node: _Node, names: dict[int, str]) -> Any:  # noqa: PLR0911
-    """Return a type as a schema for fastavro, in which each type has a name of its own."""
+def _fastavro_schema(node: _AvroType, names: dict[int, str]) -> Any:  # noqa: PLR0911
+    """Return a type as a schema for fastavro, in which the names of types are unique."""
     if node.name:
         if id(node) in names:
             return names[id(node)]
         names[id(node)] = f"T{len(names)}"
-    named = {"type": node.kind, "name": names.get(id(node))}
+    definition = {"type": node.kind, "name": names.get(id(node))}
     match node.kind:
         case "record":
             fields = [
-                {"name": name, "type": _as_schema(kind, names)} for name, kind, _ in node.fields
+                {"name": name, "type": _fastavro_schema(field_type, names)}
+                for name, field_type, _ in node.fields
             ]
-            return {**named, "fields": fields}
+            return {**definition, "fields": fields}
         case "enum":
-            return {**named, "symbols": list(node.symbols)}
+            return {**definition, "symbols": list(node.symbols)}
         case "array":
-            if not _lowest_size(node.children[0]):
+            if not _min_size_bytes(node.children[0]):
                 # A few bytes would become any number of elements.
-                raise BadSchemaError("an array in a record within itself has nothing in it")
-            return {"type": "array", "items": _as_schema(node.children[0], names)}
+                raise BadSchemaError("a recursive record has an array of elements without bytes")
+            return {"type": "array", "items": _fastavro_schema(node.children[0], names)}
         case "map":
-            return {"type": "map", "values": _as_schema(node.children[0], names)}
+            return {"type": "map", "values": _fastavro_schema(node.children[0], names)}
         case "union":
-            return [_as_schema(child, names) for child in node.children]
+            return [_fastavro_schema(child, names) for child in node.children]
     schema: dict[str, Any] = {"type": node.kind}
     if node.kind == "fixed":
-        schema = {**named, "size": node.size}
+        schema = {**definition, "size": node.size}
     if node.logical:
         schema["logicalType"] = node.logical
     if node.logical == "decimal":

@@ -47,7 +47,7 @@ class Bodies:
         """The bytes of all bodies."""
         return int(np.where(self.starts < 0, 0, self.ends - self.starts).sum())
 
-    def bytes_of(self, row: int) -> bytes:
+    def row_bytes(self, row: int) -> bytes:
         """Return the body of a row."""
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
@@ -59,13 +59,13 @@ class Bodies:
             starts = np.where(np.asarray(values.is_null()), -1, starts)
         return cls(data, starts, ends)
 
-    def of_rows(self, rows: Longs) -> Bodies:
-        """Return the bodies of some rows."""
+    def take(self, rows: Longs) -> Bodies:
+        """Return the bodies of rows by their numbers."""
         return Bodies(self.data, self.starts[rows], self.ends[rows])
 
-    def slice(self, first: int, end: int) -> Bodies:
-        """Return the bodies of some successive rows."""
-        return Bodies(self.data, self.starts[first:end], self.ends[first:end])
+    def slice(self, first_row: int, end_row: int) -> Bodies:
+        """Return the bodies of successive rows."""
+        return Bodies(self.data, self.starts[first_row:end_row], self.ends[first_row:end_row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ class Decoded:
     """The values of rows; null for a row without a value.
 
     `errors` has the reasons why rows did not decode, keyed by row number. A row with trailing bytes
-    has a value too.
+    has both a value and an error.
     """
 
     array: pa.Array
@@ -86,15 +86,15 @@ def import_extra(name: str) -> Any:
         return importlib.import_module(name)
     except ImportError as error:
         raise InputError(
-            f"the libraries for typed values are not installed ({error.name or name})",
+            f"the library {error.name or name} for typed values is not installed",
             hint=INSTALL_TYPED,
         ) from error
 
 
-def with_children(array: pa.Array, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
+def with_children(array: pa.Array, arrow_type: pa.DataType, children: list[pa.Array]) -> pa.Array:
     """Return a struct, list or map with its children replaced by arrays of equal length."""
     if array.offset:
         # The buffers of the copy begin with its first row.
         array = pa.concat_arrays([array, array[:0]])
-    buffers = array.buffers()[: kind.num_buffers]
-    return pa.Array.from_buffers(kind, len(array), buffers, children=children)
+    buffers = array.buffers()[: arrow_type.num_buffers]
+    return pa.Array.from_buffers(arrow_type, len(array), buffers, children=children)

@@ -22,7 +22,7 @@ _REASONS: Mapping[int, Reason] = {
     ops.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
     ops.TOO_LARGE: Reason.TOO_LARGE,
 }
-#: The ends of lists in Arrow are int32.
+#: The offsets of lists in Arrow are int32.
 _MAX_ELEMENTS = (1 << 31) - 1
 
 
@@ -62,7 +62,7 @@ def row_errors(statuses: NDArray[np.uint8]) -> dict[int, Reason]:
 
 
 class ColumnMemory:
-    """The memory of one call of a loop.
+    """The memory that a call of a compiled loop fills.
 
     Raises `DecodedTooLargeError` if the values of more than one row exceed the limit.
     """
@@ -77,7 +77,7 @@ class ColumnMemory:
         self._size = bodies.size_bytes
         self._levels = np.zeros((loop.level_count, ops.LEVEL_FIELDS), np.int64)
         self._levels[0, ops.CAPACITY] = rows
-        # Elements may be wide: what is reserved for them stays within half of the limit.
+        # Elements may be wide, so at most half of the limit is reserved for elements.
         for level, width in enumerate(loop.widths[1:], 1):
             reserved = max_bytes // (2 * loop.level_count * width)
             self._levels[level, ops.CAPACITY] = min(2 * rows, self._size, reserved) + 16
@@ -91,13 +91,12 @@ class ColumnMemory:
             self._valid.append(np.zeros(capacity, np.uint8) if column.is_nullable else None)
             row = self._table[column.number]
             row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
-            room = None
+            data_buffer = None
             if column.has_data:
-                # No column has more bytes than the bodies. Pages that are not written take no
-                # memory.
-                room = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
-                row[ops.DATA] = room.ctypes.data
-            self._data.append(room)
+                # No column has more bytes than the bodies. Unwritten pages need no memory.
+                data_buffer = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
+                row[ops.DATA] = data_buffer.ctypes.data
+            self._data.append(data_buffer)
         self._set_addresses()
 
     def _set_addresses(self) -> None:
@@ -113,9 +112,9 @@ class ColumnMemory:
         bodies, rows = self._bodies, len(self._bodies.starts)
         statuses = np.zeros(rows, np.uint8)
         frames = np.empty((ops.MAX_FRAMES, ops.FRAME_FIELDS), np.int64)
-        needs = np.zeros(2, np.int64)
+        requested_elements = np.zeros(2, np.int64)
         starts, row = bodies.starts, 0
-        refused: list[int] = []
+        too_large_rows: list[int] = []
         while True:
             row = self._loop.kernel(
                 bodies.data,
@@ -127,17 +126,17 @@ class ColumnMemory:
                 self._levels,
                 frames,
                 statuses,
-                needs,
+                requested_elements,
             )
             if row == rows:
                 break
-            if not self._grow(*needs.tolist()):
+            if not self._grow(*requested_elements.tolist()):
                 if rows > 1:
                     raise DecodedTooLargeError
                 starts = starts.copy()
                 starts[row] = -1
-                refused.append(row)
-        statuses[refused] = ops.TOO_LARGE
+                too_large_rows.append(row)
+        statuses[too_large_rows] = ops.TOO_LARGE
         self._set_null_rows(statuses)
         return statuses
 
@@ -148,30 +147,30 @@ class ColumnMemory:
             root_valid = self._valid[0]
             self._valid[0] = valid.view(np.uint8) if root_valid is None else root_valid & valid
 
-    def _grow(self, level: int, needed: int) -> bool:
-        """Reserve memory for the elements of a level; return whether the limit allows that."""
+    def _grow(self, level: int, min_elements: int) -> bool:
+        """Reserve memory for the elements of a level; return False above the memory limit."""
         widths = self._loop.widths
-        held = self._size + sum(
+        allocated_bytes = self._size + sum(
             width * int(capacity)
             for width, capacity in zip(widths, self._levels[:, ops.CAPACITY], strict=True)
         )
-        before = int(self._levels[level, ops.CAPACITY])
-        room = (self._max_bytes - held) // widths[level] + before
-        if needed > min(room, _MAX_ELEMENTS):
+        old_capacity = int(self._levels[level, ops.CAPACITY])
+        max_elements = (self._max_bytes - allocated_bytes) // widths[level] + old_capacity
+        if min_elements > min(max_elements, _MAX_ELEMENTS):
             return False
-        capacity = min(max(needed, 4 * before), room)
+        capacity = min(max(min_elements, 4 * old_capacity), max_elements)
         self._levels[level, ops.CAPACITY] = capacity
         for column in self._loop.columns:
             if column.level != level:
                 continue
             values = np.zeros(capacity * column.width, np.uint8)
-            values[: before * column.width] = self._values[column.number]
+            values[: old_capacity * column.width] = self._values[column.number]
             self._values[column.number] = values
             valid = self._valid[column.number]
             if valid is not None:
-                more = np.zeros(capacity, np.uint8)
-                more[:before] = valid
-                self._valid[column.number] = more
+                grown_valid = np.zeros(capacity, np.uint8)
+                grown_valid[:old_capacity] = valid
+                self._valid[column.number] = grown_valid
         self._set_addresses()
         return True
 
@@ -185,9 +184,13 @@ class ColumnMemory:
         valid = self._valid[column.number]
         if valid is None:
             return None, 0
-        own = valid[: self.count(column.level)]
-        nulls = len(own) - int(np.count_nonzero(own))
-        return (pa.py_buffer(np.packbits(own, bitorder="little")), nulls) if nulls else (None, 0)
+        level_valid = valid[: self.count(column.level)]
+        null_count = len(level_valid) - int(np.count_nonzero(level_valid))
+        return (
+            (pa.py_buffer(np.packbits(level_valid, bitorder="little")), null_count)
+            if null_count
+            else (None, 0)
+        )
 
     def values(self, column: ColumnSpec) -> NDArray[np.uint8]:
         """Return the values of a column, or its lengths."""
@@ -204,34 +207,36 @@ class ColumnMemory:
         np.cumsum(sizes, out=offsets[1:])
         return pa.py_buffer(offsets)
 
-    def binary(self, column: ColumnSpec, kind: pa.DataType) -> pa.Array:
+    def binary(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
         """Return a column of bytes or strings."""
         data = self._data[column.number]
         assert data is not None  # noqa: S101, because mypy needs it
-        used = self.data_bytes(column)
+        used_bytes = self.data_bytes(column)
         validity, nulls = self.validity(column)
-        buffers = [validity, self.offsets(column), pa.py_buffer(data[:used])]
-        return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)
+        buffers = [validity, self.offsets(column), pa.py_buffer(data[:used_bytes])]
+        return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
-    def numbers(self, column: ColumnSpec, kind: pa.DataType) -> pa.Array:
+    def numbers(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
         """Return a column of numbers of a fixed width; bools have a byte each."""
         values = self.values(column)
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(arrow_type):
             values = np.packbits(values, bitorder="little")
         validity, nulls = self.validity(column)
         buffers = [validity, pa.py_buffer(values)]
-        return pa.Array.from_buffers(kind, self.count(column.level), buffers, nulls)
+        return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
-    def struct(self, column: ColumnSpec, kind: pa.DataType, children: list[pa.Array]) -> pa.Array:
+    def struct(
+        self, column: ColumnSpec, arrow_type: pa.DataType, children: list[pa.Array]
+    ) -> pa.Array:
         """Return a struct of columns of its level."""
         validity, nulls = self.validity(column)
         count = self.count(column.level)
-        return pa.Array.from_buffers(kind, count, [validity], nulls, children=children)
+        return pa.Array.from_buffers(arrow_type, count, [validity], nulls, children=children)
 
-    def nested(self, column: ColumnSpec, kind: pa.DataType, child: pa.Array) -> pa.Array:
+    def nested(self, column: ColumnSpec, arrow_type: pa.DataType, child: pa.Array) -> pa.Array:
         """Return a list, or a map of entries."""
         validity, nulls = self.validity(column)
         buffers = [validity, self.offsets(column)]
         return pa.Array.from_buffers(
-            kind, self.count(column.level), buffers, nulls, children=[child]
+            arrow_type, self.count(column.level), buffers, nulls, children=[child]
         )

@@ -53,24 +53,24 @@ class UnmatchedErrors:
 
     def counts(self, end_offset: int | None = None) -> Counter[str]:
         """Return the number of errors before an offset, keyed by code."""
-        found = Counter(self._counts)
+        counts = Counter(self._counts)
         for offsets, codes in self._last:
-            found.update(
+            counts.update(
                 code
                 for offset, code in zip(offsets, codes, strict=True)
                 if end_offset is None or offset < end_offset
             )
-        return found
+        return counts
 
 
 def count_errors(batches: Iterable[pa.RecordBatch]) -> Counter[str]:
     """Count the keys and values in batches that did not decode, keyed by error code."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     names = [side_names(part)[2] for part in (KEY, VALUE)]
     for batch in batches:
         for name in names:
             if name in batch.schema.names:
                 column = batch.column(name)
                 if column.null_count < len(column):
-                    found.update(column.drop_null().to_pylist())
-    return found
+                    counts.update(column.drop_null().to_pylist())
+    return counts

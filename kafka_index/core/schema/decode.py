@@ -52,11 +52,11 @@ from kafka_index.core.schema.wire import (
     Framing,
     MessagePath,
     Reason,
-    frames_of,
-    message_indexes,
+    find_frames,
+    read_message_indexes,
 )
 
-#: The selected members, keyed by name, each with its own selected members; None for all.
+#: The requested members by name. The value has the requested members of a member; None for all.
 RequestedMembers: TypeAlias = "Mapping[str, RequestedMembers] | None"
 #: The reasons why a row has no value, in the order of their codes, which begin at 1.
 _REASONS = tuple(Reason)
@@ -95,17 +95,17 @@ class Writer(NamedTuple):
     @property
     def text(self) -> str:
         """The writer as text, for state files."""
-        kind, value = ("", self.topic or "") if self.key is None else self.key
-        return f"{kind}:{value}:{'.'.join(map(str, self.path))}"
+        key_kind, value = ("", self.topic or "") if self.key is None else self.key
+        return f"{key_kind}:{value}:{'.'.join(map(str, self.path))}"
 
     @classmethod
     def of_text(cls, text: str) -> Self:
         """Parse the text of a writer; raises `ValueError` if it is malformed."""
-        kind, value, path = text.split(":")
+        key_kind, value, path = text.split(":")
         key = None
-        if kind:
-            is_number = KeyKind(kind) not in (KeyKind.GUID, KeyKind.GLUE_UUID)
-            key = SchemaKey(KeyKind(kind), int(value) if is_number else value)
+        if key_kind:
+            is_number = KeyKind(key_kind) not in (KeyKind.GUID, KeyKind.GLUE_UUID)
+            key = SchemaKey(KeyKind(key_kind), int(value) if is_number else value)
         topic = value if value and key is None else None
         return cls(key, tuple(map(int, filter(None, path.split(".")))), topic)
 
@@ -161,7 +161,7 @@ class DecodeOptions:
     max_bytes: int = DEFAULT_MAX_DECOMPRESSED_BYTES
 
     def unframed_schema(self, part: str, topic: str) -> tuple[Writer, Schemas, TopicSchema] | None:
-        """Return the schema for the rows of a topic without a schema ID; None if it is unknown."""
+        """Return the schema for rows without a schema ID; None if the topic has no such schema."""
         if part == VALUE and self.value_schema is not None:
             return Writer(None), *self.value_schema
         topic_schema = self.schemas.topic_schema(topic, is_key=part == KEY)
@@ -188,7 +188,9 @@ class _Parsed(Protocol):
 
 def parse_schema(schemas: Schemas, schema: Schema) -> AvroSchema | ProtobufFile | JsonSchema:
     """Parse a schema and the schemas that it refers to; raises `BadSchemaError`."""
-    references = {name: reference.text for name, reference in schemas.references_of(schema).items()}
+    references = {
+        name: reference.text for name, reference in schemas.find_references(schema).items()
+    }
     match schema.type:
         case SchemaType.AVRO:
             return AvroSchema(schema.text, list(references.values()))
@@ -347,7 +349,7 @@ class TypedColumn:
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """The writers with the GUIDs of their schemas, which the type depends on."""
+        """The writers and the GUIDs of their schemas, which determine the type."""
         return tuple(
             (version.origin.writer.text, version.schema.guid) for version in self._versions
         )
@@ -435,7 +437,7 @@ class TypedColumn:
             return
         paths = list(dict.fromkeys(writer.path for writer in writers if writer.path)) or [(0,)]
         names = {writer: self._type_name(writer) for writer in sorted(writers, key=str)}
-        # Of a file, the message types in the data are used; the first type if there are no data.
+        # Of a Protobuf file, the message types in the data are used. Without data, it is the first.
         message_names = {name for writer, name in names.items() if writer.path}
         topic_guids: set[str | None] = set()
         if topic in self._topic_schemas:
@@ -469,7 +471,7 @@ class TypedColumn:
         self, subject: str, paths: Sequence[MessagePath]
     ) -> Iterator[tuple[int, Schema, Writer]]:
         """Yield the versions of a subject; `paths` are the paths of Protobuf message types."""
-        for version in self._options.schemas.versions_of(qualify(subject, self._options.context)):
+        for version in self._options.schemas.list_versions(qualify(subject, self._options.context)):
             schema = version.schema
             if schema.schema_id is None:
                 continue
@@ -500,7 +502,9 @@ class TypedColumn:
             raise parsed
         if isinstance(parsed, ProtobufFile):
             name = None if writer.key else self._topic_schema(writer)[1].type_name
-            message: _Parsed = parsed.named(name) if name else parsed.message(writer.path or (0,))
+            message: _Parsed = (
+                parsed.message_by_name(name) if name else parsed.message(writer.path or (0,))
+            )
             return message
         typed: _Parsed = parsed
         return typed
@@ -567,7 +571,7 @@ class TypedColumn:
             if self._versions:
                 column.array, column.is_raw = pa.nulls(len(values), self.type), True
             return column
-        frames = frames_of(values, headers, is_key=self._part == KEY)
+        frames = find_frames(values, headers, is_key=self._part == KEY)
         frames = _inflate(frames, self._options.max_bytes, column.codes)
         column.codes = np.where(column.codes == 0, _FRAMING_CODES[frames.framing], column.codes)
         starts = np.where(frames.framing == Framing.NULL, -1, frames.starts)
@@ -597,7 +601,7 @@ class TypedColumn:
 
     def _mark_unknown_ids(self, column: DecodedColumn, headers: pa.Array | None) -> None:
         """Set the error of the rows that have a schema ID, in a topic without a schema."""
-        frames = frames_of(column.array, headers, is_key=self._part == KEY)
+        frames = find_frames(column.array, headers, is_key=self._part == KEY)
         for key, rows in frames.groups():
             if isinstance(key.value, int):
                 column.ids[rows] = key.value
@@ -613,12 +617,15 @@ class TypedColumn:
         frames: Frames,
         starts: Longs,
     ) -> None:
-        """Assign a schema to rows; of Protobuf, a message type, which moves their `starts`."""
+        """Assign the version of a schema to rows with a frame.
+
+        For Protobuf, the message indexes are read, and `starts` is set to the bytes after them.
+        """
         if schema_type is not SchemaType.PROTOBUF:
             self._assign_writer(column, rows, writer)
             return
         has_names = self._options.schemas.has_foreign_ids
-        indexes = message_indexes(frames, rows, has_names=has_names)
+        indexes = read_message_indexes(frames, rows, has_names=has_names)
         starts[rows] = indexes.starts
         column.codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
         has_type_name = writer.key is None and self._topic_schema(writer)[1].type_name
@@ -646,9 +653,9 @@ class TypedColumn:
             if version.decoder is None or version.plan is None:
                 continue
             rows = np.flatnonzero(numbers == number)
-            version_bodies = bodies.of_rows(rows)
+            version_bodies = bodies.take(rows)
             if len(present) == 1:
-                # In most batches, all rows have one version, so no arrays are concatenated.
+                # In most batches, all rows have the same version, so nothing is concatenated.
                 starts = np.where(numbers == number, bodies.starts, -1)
                 version_bodies, rows = replace(bodies, starts=starts), np.arange(len(numbers))
             decoded = version.decoder.decode(version_bodies, self._options.max_bytes)
@@ -720,10 +727,12 @@ def _name_groups(full_names: list[str]) -> list[str]:
     return names
 
 
-def _merge_rows(arrays: list[tuple[Longs, pa.Array]], kind: pa.DataType, count: int) -> pa.Array:
+def _merge_rows(
+    arrays: list[tuple[Longs, pa.Array]], arrow_type: pa.DataType, count: int
+) -> pa.Array:
     """Merge arrays: each row at its row number, and null in all other rows."""
     if not arrays:
-        return pa.nulls(count, kind)
+        return pa.nulls(count, arrow_type)
     if len(arrays) == 1 and len(arrays[0][0]) == count:
         return arrays[0][1]
     positions = np.zeros(count, np.int64)
@@ -766,7 +775,7 @@ def _inflate(frames: Frames, max_bytes: int, codes: NDArray[np.int8]) -> Frames:
 
 # ------------------------------------------------------------------------------- record batches
 class TypedColumns:
-    """The typed columns of record batches, and all other columns unchanged.
+    """Replaces keys and values of record batches by typed columns.
 
     Parameters
     ----------
@@ -774,12 +783,11 @@ class TypedColumns:
         The typed keys and values, keyed by ``key`` and ``value``.
     names : sequence of str
         The requested columns: columns of records, members such as ``value.customer.id``, and side
-        columns. Typed columns are followed by all of their side columns at the end, unless some are
-        named.
+        columns. If no side column of a key or value is requested, all are added at the end.
     is_strict : bool
-        Whether an error is raised for the first row that fails.
+        Whether an error is raised for the first row that does not decode.
     keeps_raw : bool
-        Whether the bytes of all rows are kept, not only of rows that fail.
+        Whether the side column of bytes contains all rows, not only rows that do not decode.
     """
 
     def __init__(
@@ -807,7 +815,7 @@ class TypedColumns:
         return construct, (self._source_columns, self._requested_names)
 
     def select(self, names: Sequence[str]) -> TypedColumns:
-        """Return the columns of other names."""
+        """Return the typed columns for other requested columns."""
         return TypedColumns(self._source_columns, names, is_strict=self._is_strict)
 
     @property
@@ -817,7 +825,7 @@ class TypedColumns:
 
     @property
     def forms(self) -> dict[str, ColumnForm]:
-        """The forms of the keys and values."""
+        """The forms of the typed columns, keyed by ``key`` and ``value``."""
         return {part: column.form for part, column in self._columns.items()}
 
     def _output_names(self) -> tuple[str, ...]:
@@ -842,13 +850,15 @@ class TypedColumns:
 
     @property
     def error_names(self) -> list[str]:
-        """The columns of codes of errors."""
+        """The names of the side columns with error codes."""
         return [side_names(part)[2] for part in self._columns]
 
     def schema(self, records: pa.Schema) -> pa.Schema:
         """Return the schema of the decoded batches; `records` is the schema of the read columns."""
         side_types = {
-            name: kind for part in self._columns for name, kind in side_columns(part).items()
+            name: arrow_type
+            for part in self._columns
+            for name, arrow_type in side_columns(part).items()
         }
         fields = []
         for name in self.names:

@@ -37,7 +37,7 @@ from kafka_index.core.schema.registry import (
     SubjectVersion,
     TopicSchema,
     VersionNumber,
-    guid_of,
+    compute_guid,
 )
 
 #: The file that lists the schemas of a folder.
@@ -46,7 +46,7 @@ _TYPES = {kind.ending: kind for kind in SchemaType}
 _MAX_NAME_BYTES = 180
 _IMPORT = re.compile(r"""\bimport\s+(?:public\s+|weak\s+)?["']([^"'\n]+)["']\s*;""")
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
-_NAMED = ("record", "error", "enum", "fixed")
+_NAMED_TYPES = ("record", "error", "enum", "fixed")
 
 
 class _Reference(Struct, forbid_unknown_fields=True):
@@ -81,7 +81,7 @@ class _Manifest(Struct, omit_defaults=True, forbid_unknown_fields=True):
     settings: dict[str, SubjectSettings] = {}
 
 
-def schemas_of_folder(path: str) -> Schemas:
+def read_folder(path: str) -> Schemas:
     """Read the schemas of a local folder, or of one file of a schema.
 
     If ``schemas.json`` lists no files, all files are read. The path of a file in the folder is its
@@ -89,35 +89,37 @@ def schemas_of_folder(path: str) -> Schemas:
     paths (JSON). Raises `InputError` for a file that cannot be read, is malformed, or is not in the
     folder.
     """
-    refuse_remote(path, "schemas are read from a local folder", hint="copy it first")
+    refuse_remote(
+        path, "schemas are read from a local folder", hint="copy the schemas to a local folder"
+    )
     if os.path.isdir(path):
         root = path
     elif os.path.basename(path) == MANIFEST:
         root = os.path.dirname(path) or "."
     else:
-        return _schemas_of_file(path)
+        return _read_file(path)
     folder = _Folder(root)
-    manifest = folder.manifest()
+    manifest = folder.read_manifest()
     if manifest.schemas is None:
-        entries = [_Entry(name) for name in folder.names()]
+        entries = [_Entry(name) for name in folder.list_files()]
     else:
         entries = list(manifest.schemas)
-        listed = {entry.file for entry in entries}
-        mapped = {file for file, _ in _topic_files(manifest)}
-        entries += [_Entry(name) for name in sorted(mapped - listed)]
+        listed_files = {entry.file for entry in entries}
+        mapped_files = {file for file, _ in _topic_files(manifest)}
+        entries += [_Entry(name) for name in sorted(mapped_files - listed_files)]
     if not entries:
         raise InputError(
-            "the folder has no schema",
+            "the folder has no schema files",
             path=path,
             expected=f"{MANIFEST}, or files that end in {', '.join(_TYPES)}",
         )
-    schemas = folder.schemas(entries)
+    schemas = folder.read_schemas(entries)
     by_file = {entry.file: schema for entry, schema in zip(entries, schemas, strict=True)}
-    topics = _topics_by_name(path, by_file)
+    topics = _map_named_files(path, by_file)
     for name, topic in manifest.topics.items():
-        for text, is_key in ((topic.key, True), (topic.value, False)):
-            if text is not None:
-                file, type_name = _split(text)
+        for file_and_type, is_key in ((topic.key, True), (topic.value, False)):
+            if file_and_type is not None:
+                file, type_name = _split_type_name(file_and_type)
                 topics[name, is_key] = TopicSchema(by_file[file], type_name)
     return Schemas(
         schemas,
@@ -129,105 +131,105 @@ def schemas_of_folder(path: str) -> Schemas:
     )
 
 
-def _topics_by_name(
+def _map_named_files(
     root: str, schemas: Mapping[str, Schema]
 ) -> dict[tuple[str, bool], TopicSchema]:
     """Return the schemas of the files that have the name of a topic's subject but no ID.
 
     These are the subjects of the strategy TopicName: TOPIC-key and TOPIC-value.
     """
-    found: dict[tuple[str, bool], TopicSchema] = {}
+    topic_schemas: dict[tuple[str, bool], TopicSchema] = {}
     files: dict[tuple[str, bool], str] = {}
     for file, schema in schemas.items():
         topic, _, part = os.path.splitext(os.path.basename(file))[0].rpartition("-")
         if schema.schema_id is not None or not topic or part not in ("key", "value"):
             continue
-        place = topic, part == "key"
-        if place in files:
+        topic_part = topic, part == "key"
+        if topic_part in files:
             raise InputError(
-                f"two files have the name of the {part}s of topic {topic}",
+                f"two schema files are named after the {part}s of topic {topic}",
                 path=root,
-                found=f"{files[place]}, {file}",
-                hint=f"map the topic in {MANIFEST}, or remove one",
+                found=f"{files[topic_part]}, {file}",
+                hint=f"map the topic to a file in {MANIFEST}",
             )
-        files[place], found[place] = file, TopicSchema(schema)
-    return found
+        files[topic_part], topic_schemas[topic_part] = file, TopicSchema(schema)
+    return topic_schemas
 
 
-def _schemas_of_file(path: str) -> Schemas:
-    """Read a file, and the files in its folder to which it refers."""
+def _read_file(path: str) -> Schemas:
+    """Read a schema file, and the files of its folder to which the schema refers."""
     folder = _Folder(os.path.dirname(path) or ".")
     names = [os.path.basename(path)]
-    # The list grows by the references of its files.
+    # The loop appends the files to which a file refers.
     for name in names:
-        for reference in folder.references(name, names=None):
-            if folder.has(reference.subject) and reference.subject not in names:
+        for reference in folder.read_references(name, type_files=None):
+            if folder.contains(reference.subject) and reference.subject not in names:
                 names.append(reference.subject)
-    schemas = folder.schemas([_Entry(name) for name in names])
-    by_name = _topics_by_name(folder.root, {names[0]: schemas[0]})
+    schemas = folder.read_schemas([_Entry(name) for name in names])
+    by_name = _map_named_files(folder.root, {names[0]: schemas[0]})
     return Schemas(schemas, origin=path, topics=by_name, has_foreign_ids=True, main=schemas[0])
 
 
-def topic_schema_of_file(text: str) -> tuple[Schemas, TopicSchema]:
+def read_topic_schema(file_and_type: str) -> tuple[Schemas, TopicSchema]:
     """Return the schema that ``FILE#Type`` selects, and the schemas to which it may refer.
 
-    Raises the errors of `schemas_of_folder`.
+    Raises the errors of `read_folder`.
     """
-    path, type_name = _split(text)
-    if not os.path.isfile(path) and os.path.isfile(text):
-        path, type_name = text, None
-    schemas = _schemas_of_file(path)
+    path, type_name = _split_type_name(file_and_type)
+    if not os.path.isfile(path) and os.path.isfile(file_and_type):
+        path, type_name = file_and_type, None
+    schemas = _read_file(path)
     return schemas, TopicSchema(schemas.all[0], type_name)
 
 
-def _split(text: str) -> tuple[str, str | None]:
-    file, _, type_name = text.partition("#")
+def _split_type_name(file_and_type: str) -> tuple[str, str | None]:
+    file, _, type_name = file_and_type.partition("#")
     return file, type_name or None
 
 
 def _topic_files(manifest: _Manifest) -> Iterator[tuple[str, str | None]]:
     for topic in manifest.topics.values():
-        for text in (topic.key, topic.value):
-            if text is not None:
-                yield _split(text)
+        for file_and_type in (topic.key, topic.value):
+            if file_and_type is not None:
+                yield _split_type_name(file_and_type)
 
 
 @dataclass(slots=True)
 class _Folder:
     root: str
 
-    def manifest(self) -> _Manifest:
+    def read_manifest(self) -> _Manifest:
         path = os.path.join(self.root, MANIFEST)
         if not os.path.isfile(path):
             return _Manifest()
         try:
             return decoder_of(_Manifest).decode(Path(path).read_bytes())
         except OSError as error:
-            raise InputError(f"cannot read the schemas: {error.strerror}", path=path) from error
+            raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
         except MALFORMED as error:
-            raise InputError(f"not a list of schemas: {error}", path=path) from error
+            raise InputError(f"the file is not a list of schemas: {error}", path=path) from error
 
-    def names(self) -> list[str]:
-        """Return the files of schemas, keyed by their path in the folder."""
-        found = []
+    def list_files(self) -> list[str]:
+        """Return the paths of the schema files in the folder."""
+        schema_files = []
         for folder, folders, files in os.walk(self.root):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
-            place = os.path.relpath(folder, self.root)
-            found += [
-                name if place == "." else f"{place}/{name}"
+            relative_folder = os.path.relpath(folder, self.root)
+            schema_files += [
+                name if relative_folder == "." else f"{relative_folder}/{name}"
                 for name in sorted(files)
                 if os.path.splitext(name)[1] in _TYPES and not name.startswith(".")
             ]
-        return [name for name in found if name != MANIFEST]
+        return [name for name in schema_files if name != MANIFEST]
 
-    def has(self, name: str) -> bool:
+    def contains(self, name: str) -> bool:
         return _is_inside(name) and os.path.isfile(os.path.join(self.root, name))
 
-    def text(self, name: str) -> str:
-        """Return the exact text of a file, because the GUID depends on it."""
+    def read_text(self, name: str) -> str:
+        """Return the unchanged text of a file, because the GUID of a schema depends on it."""
         path = os.path.join(self.root, name)
         if not _is_inside(name):
-            raise InputError("the schema file is not in the folder", path=path)
+            raise InputError("the schema file is outside of the folder", path=path)
         try:
             return Path(path).read_bytes().decode("utf-8-sig")
         except OSError as error:
@@ -237,44 +239,46 @@ class _Folder:
                 "the schema is not UTF-8", path=path, position_bytes=error.start
             ) from error
 
-    def type_of(self, name: str) -> SchemaType:
+    def file_type(self, name: str) -> SchemaType:
         ending = os.path.splitext(name)[1]
         if ending not in _TYPES:
             raise InputError(
-                "not a file of a schema",
+                "the file is not a schema file",
                 path=os.path.join(self.root, name),
                 expected=f"a name that ends in {', '.join(_TYPES)}",
             )
         return _TYPES[ending]
 
-    def references(
-        self, name: str, names: Mapping[str, str] | None, kind: SchemaType | None = None
+    def read_references(
+        self, name: str, type_files: Mapping[str, str] | None, schema_type: SchemaType | None = None
     ) -> list[SchemaReference]:
         """Return the references of a file to other files.
 
-        `names` maps full names of Avro to files; by default the file ``NAME.avsc`` defines NAME.
+        `type_files` has the files of Avro types. If it is None, ``NAME.avsc`` defines NAME.
         """
-        text = self.text(name)
-        match kind or self.type_of(name):
+        text = self.read_text(name)
+        match schema_type or self.file_type(name):
             case SchemaType.PROTOBUF:
-                found = [(each, each) for each in _IMPORT.findall(_COMMENT.sub("", text))]
+                files = {path: path for path in _IMPORT.findall(_COMMENT.sub("", text))}
             case SchemaType.AVRO:
-                used = self._avro_names(name, text)[1]
-                files = {each: f"{each}.avsc" for each in used} if names is None else names
-                found = [(each, files[each]) for each in used if each in files]
+                used_names = self._avro_names(name, text)[1]
+                if type_files is None:
+                    files = {used_name: f"{used_name}.avsc" for used_name in used_names}
+                else:
+                    files = {n: type_files[n] for n in used_names if n in type_files}
             case _:
                 directory = os.path.dirname(name)
-                found = [
-                    (each, os.path.normpath(os.path.join(directory, each.partition("#")[0])))
-                    for each in _json_references(self._parsed(name, text))
-                ]
+                files = {
+                    target: os.path.normpath(os.path.join(directory, target.partition("#")[0]))
+                    for target in _json_references(self._parse_json(name, text))
+                }
         return [
-            SchemaReference(each, file, 1)
-            for each, file in dict(found).items()
-            if file != name and self.has(file)
+            SchemaReference(reference, file, 1)
+            for reference, file in files.items()
+            if file != name and self.contains(file)
         ]
 
-    def _parsed(self, name: str, text: str) -> Any:
+    def _parse_json(self, name: str, text: str) -> Any:
         try:
             return json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -285,40 +289,42 @@ class _Folder:
     def _avro_names(self, name: str, text: str) -> tuple[list[str], list[str]]:
         """Return the full names that an Avro schema defines, and the names that it only uses."""
         defined: dict[str, None] = {}
-        used: dict[str, None] = {}
+        used_names: dict[str, None] = {}
         try:
-            _collect_avro(self._parsed(name, text), "", defined, used)
+            _collect_avro_names(self._parse_json(name, text), "", defined, used_names)
         except RecursionError as error:
             raise InputError(
                 "the schema is nested too deeply", path=os.path.join(self.root, name)
             ) from error
-        return list(defined), [each for each in used if each not in defined]
+        return list(defined), [type_name for type_name in used_names if type_name not in defined]
 
-    def schemas(self, entries: Iterable[_Entry]) -> list[Schema]:
+    def read_schemas(self, entries: Iterable[_Entry]) -> list[Schema]:
         """Return the schemas of entries."""
         entries = list(entries)
-        kinds = {entry.file: entry.type or self.type_of(entry.file) for entry in entries}
+        types = {entry.file: entry.type or self.file_type(entry.file) for entry in entries}
         names = {
-            each: file
-            for file, kind in kinds.items()
+            type_name: file
+            for file, kind in types.items()
             if kind is SchemaType.AVRO
-            for each in self._avro_names(file, self.text(file))[0]
+            for type_name in self._avro_names(file, self.read_text(file))[0]
         }
-        found = []
+        schemas = []
         for entry in entries:
-            text = self.text(entry.file)
-            kind = kinds[entry.file]
+            text = self.read_text(entry.file)
+            kind = types[entry.file]
             if entry.references is None:
-                references = self.references(entry.file, names, kind)
+                references = self.read_references(entry.file, names, kind)
             else:
-                references = [SchemaReference(*astuple(one)) for one in entry.references]
+                references = [
+                    SchemaReference(*astuple(reference)) for reference in entry.references
+                ]
             subjects = entry.subjects
             if subjects is None:
                 subjects = (SubjectVersion(entry.file, 1),)
-            found.append(
+            schemas.append(
                 Schema(
                     entry.id,
-                    entry.guid or guid_of(text, references),
+                    entry.guid or compute_guid(text, references),
                     kind,
                     text,
                     tuple(references),
@@ -327,7 +333,7 @@ class _Folder:
                     entry.rule_types,
                 )
             )
-        return found
+        return schemas
 
 
 def _is_inside(name: str) -> bool:
@@ -335,60 +341,64 @@ def _is_inside(name: str) -> bool:
     return not os.path.isabs(name) and ".." not in parts and "\0" not in name
 
 
-def _collect_avro(
-    schema: Any, namespace: str, defined: dict[str, None], used: dict[str, None]
+def _collect_avro_names(
+    schema: Any, namespace: str, defined_names: dict[str, None], used_names: dict[str, None]
 ) -> None:
     """Collect the full names that a schema defines and uses."""
     if isinstance(schema, str):
-        used[schema if "." in schema or not namespace else f"{namespace}.{schema}"] = None
+        used_names[schema if "." in schema or not namespace else f"{namespace}.{schema}"] = None
     elif isinstance(schema, list):
         for branch in schema:
-            _collect_avro(branch, namespace, defined, used)
+            _collect_avro_names(branch, namespace, defined_names, used_names)
     elif isinstance(schema, dict):
         kind = schema.get("type")
-        if kind in _NAMED and isinstance(schema.get("name"), str):
-            given = schema.get("namespace")
-            space, _, _ = schema["name"].rpartition(".")
-            namespace = space or (given if isinstance(given, str) else namespace)
+        if kind in _NAMED_TYPES and isinstance(schema.get("name"), str):
+            declared_namespace = schema.get("namespace")
+            name_namespace, _, _ = schema["name"].rpartition(".")
+            namespace = name_namespace or (
+                declared_namespace if isinstance(declared_namespace, str) else namespace
+            )
             name = schema["name"].rpartition(".")[2]
-            defined[f"{namespace}.{name}" if namespace else name] = None
+            defined_names[f"{namespace}.{name}" if namespace else name] = None
             for field in schema.get("fields") or ():
                 if isinstance(field, dict):
-                    _collect_avro(field.get("type"), namespace, defined, used)
+                    _collect_avro_names(field.get("type"), namespace, defined_names, used_names)
         elif kind in ("array", "map"):
-            _collect_avro(schema.get("items", schema.get("values")), namespace, defined, used)
+            _collect_avro_names(
+                schema.get("items", schema.get("values")), namespace, defined_names, used_names
+            )
         else:
-            _collect_avro(kind, namespace, defined, used)
+            _collect_avro_names(kind, namespace, defined_names, used_names)
 
 
 def _json_references(schema: Any) -> list[str]:
     """Return each ``$ref`` of a JSON Schema to another schema."""
-    found, rest = [], [schema]
-    while rest:
-        each = rest.pop()
-        if isinstance(each, dict):
-            target = each.get("$ref")
+    references, pending = [], [schema]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, dict):
+            target = node.get("$ref")
             if isinstance(target, str) and not target.startswith("#"):
-                found.append(target)
-            rest += each.values()
-        elif isinstance(each, list):
-            rest += each
-    return found
+                references.append(target)
+            pending += node.values()
+        elif isinstance(node, list):
+            pending += node
+    return references
 
 
 def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> list[str]:
-    """Durably write schemas to files for `schemas_of_folder`; return the names of the files.
+    """Durably write schemas to files for `read_folder`; return the names of the files.
 
     The settings of their subjects are taken from `schemas`. Raises `PublishError` if a file cannot
     be written.
     """
     entries: list[_Entry] = []
-    written: set[str] = set()
+    files: set[str] = set()
     settings: dict[str, SubjectSettings] = {}
     for schema in chosen:
-        name = _file_name(schema, written)
-        written.add(name)
-        _write(os.path.join(folder, name), schema.text.encode())
+        name = _file_name(schema, files)
+        files.add(name)
+        _write_file(os.path.join(folder, name), schema.text.encode())
         entries.append(
             _Entry(
                 name,
@@ -404,28 +414,28 @@ def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> lis
         subjects = {version.subject for version in schema.subjects}
         settings |= {name: schemas.settings[name] for name in subjects & schemas.settings.keys()}
     manifest = _Manifest(schemas=entries, settings=dict(sorted(settings.items())))
-    _write(os.path.join(folder, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
-    names = [*written, MANIFEST]
+    _write_file(os.path.join(folder, MANIFEST), msgspec_json.format(msgspec_json.encode(manifest)))
+    names = [*files, MANIFEST]
     sync([os.path.join(folder, name) for name in names], "make the schemas durable")
     return names
 
 
-def written_names(folder: str) -> set[str]:
+def list_written_files(folder: str) -> set[str]:
     """Return the names of the files that `write_folder` wrote to a folder."""
-    return {MANIFEST, *(entry.file for entry in _Folder(folder).manifest().schemas or ())}
+    return {MANIFEST, *(entry.file for entry in _Folder(folder).read_manifest().schemas or ())}
 
 
-def _file_name(schema: Schema, taken: set[str]) -> str:
+def _file_name(schema: Schema, used_names: set[str]) -> str:
     """Return a name for the file of a schema, which contains its first subject and version."""
     if schema.subjects:
-        first = schema.subjects[0]
-        name = f"{quote(first.subject, safe='')[:_MAX_NAME_BYTES]}-v{first.version}"
+        first_version = schema.subjects[0]
+        name = f"{quote(first_version.subject, safe='')[:_MAX_NAME_BYTES]}-v{first_version.version}"
     else:
         name = f"id-{schema.schema_id}"
     file = f"{name.lstrip('.')}{schema.type.ending}"
-    return f"{name.lstrip('.')}-{schema.guid}{schema.type.ending}" if file in taken else file
+    return f"{name.lstrip('.')}-{schema.guid}{schema.type.ending}" if file in used_names else file
 
 
-def _write(path: str, data: bytes) -> None:
+def _write_file(path: str, data: bytes) -> None:
     with publishing(path, "write the schema"):
         Path(path).write_bytes(data)

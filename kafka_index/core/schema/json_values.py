@@ -1,8 +1,8 @@
 """JSON Schema: its types in Arrow, and the decoding of JSON values against them.
 
-A member without a type keeps its JSON text, and so does a union that no struct represents. Members
-that the schema does not define are in `ADDITIONAL`, as the text of an object. The schema is used
-for types only: values are not validated.
+A member without a type is JSON text, as is a union that a struct cannot represent. Members that the
+schema does not define are in `ADDITIONAL`, as the text of an object. The schema only determines
+types; values are not validated.
 
 Source: the drafts 4 to 2020-12 of JSON Schema.
 """
@@ -47,7 +47,7 @@ _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
 
 class _MismatchError(Exception):
-    """A value that does not have the type in its schema."""
+    """A value does not have the type in the schema."""
 
     def __init__(self, reason: Reason = Reason.BAD_VALUE) -> None:
         super().__init__()
@@ -55,14 +55,14 @@ class _MismatchError(Exception):
 
 
 @dataclass(slots=True)
-class _Type:
+class _JsonType:
     """A type: a leaf of `_LEAVES`, ``object``, ``map``, ``array`` or ``union``.
 
     The type of elements or of the values of a map is the member "".
     """
 
     kind: str
-    members: dict[str, _Type] = field(default_factory=dict)
+    members: dict[str, _JsonType] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     has_additional: bool = False
     name: str = ""
@@ -71,7 +71,9 @@ class _Type:
     def shape(self) -> Shape:
         match self.kind:
             case "object" | "union":
-                members = [Member(name, one.shape) for name, one in self.members.items()]
+                members = [
+                    Member(name, member_type.shape) for name, member_type in self.members.items()
+                ]
                 if self.has_additional:
                     members.append(Member(self.additional, Shape.of_leaf(pa.string())))
                 form = Form.STRUCT if self.kind == "object" else Form.UNION
@@ -91,7 +93,7 @@ class _Type:
         return name
 
 
-_ANY = _Type("json")
+_ANY = _JsonType("json")
 
 
 class JsonSchema:
@@ -114,12 +116,13 @@ class JsonSchema:
         self._count = 0
         try:
             self._documents = {
-                name: json.loads(one) for name, one in {**(references or {}), "": text}.items()
+                name: json.loads(document_text)
+                for name, document_text in {**(references or {}), "": text}.items()
             }
-            self._type = self._type_of(self._documents[""], "", ())
+            self._type = self._parse_type(self._documents[""], "", ())
             self.shape = self._type.shape.checked()
         except (ValueError, RecursionError) as error:
-            raise BadSchemaError(f"not a JSON schema: {error}") from error
+            raise BadSchemaError(f"the text is not a JSON Schema: {error}") from error
         root = self._documents[""]
         title = root.get("title") if isinstance(root, dict) else None
         #: The title of the schema, or the kind of its values.
@@ -129,128 +132,149 @@ class JsonSchema:
         """Return the decoder of the selected members."""
         return JsonDecoder(self._type, selection)
 
-    def _type_of(self, schema: Any, document: str, parents: tuple[int, ...]) -> _Type:
+    def _parse_type(self, schema: Any, document: str, parents: tuple[int, ...]) -> _JsonType:
         if not isinstance(schema, dict) or id(schema) in parents or len(parents) > _MAX_DEPTH:
             return _ANY
         self._count += 1
         if self._count > MAX_TYPES:
-            raise BadSchemaError("a JSON schema has too many types")
+            raise BadSchemaError(
+                "the JSON Schema has too many types", expected=f"at most {MAX_TYPES}"
+            )
         parents = (*parents, id(schema))
         if isinstance(reference := schema.get("$ref"), str):
-            found, document = self._referred(reference, document)
-            referred = self._type_of(found, document, parents)
+            referenced_schema, document = self._resolve_reference(reference, document)
+            referred = self._parse_type(referenced_schema, document, parents)
             if referred is not _ANY:
                 referred.name = referred.name or reference.rstrip("/").rpartition("/")[2]
             return referred
         for name in ("oneOf", "anyOf"):
             if isinstance(branches := schema.get(name), list) and "properties" not in schema:
-                return _union([self._type_of(one, document, parents) for one in branches])
-        if isinstance(parts := schema.get("allOf"), list):
-            own = {key: value for key, value in schema.items() if key != "allOf"}
-            return _joined([self._type_of(one, document, parents) for one in (own, *parts)])
-        found_type = self._of_keyword(schema, document, parents)
+                return _make_union(
+                    [self._parse_type(branch, document, parents) for branch in branches]
+                )
+        if isinstance(conjuncts := schema.get("allOf"), list):
+            keywords = {key: value for key, value in schema.items() if key != "allOf"}
+            return _intersect_types(
+                [self._parse_type(branch, document, parents) for branch in (keywords, *conjuncts)]
+            )
+        parsed_type = self._parse_keywords(schema, document, parents)
         title = schema.get("title")
-        if isinstance(title, str) and found_type is not _ANY:
-            found_type.name = title
-        return found_type
+        if isinstance(title, str) and parsed_type is not _ANY:
+            parsed_type.name = title
+        return parsed_type
 
-    def _of_keyword(self, schema: dict[str, Any], document: str, parents: tuple[int, ...]) -> _Type:
+    def _parse_keywords(
+        self, schema: dict[str, Any], document: str, parents: tuple[int, ...]
+    ) -> _JsonType:
         kinds = schema.get("type")
         if kinds is None:
             if isinstance(schema.get("properties"), dict):
                 kinds = "object"
             elif "enum" in schema or "const" in schema:
                 values = schema.get("enum", [schema.get("const")])
-                return _type_of_values(values if isinstance(values, list) else [])
+                return _infer_type(values if isinstance(values, list) else [])
             else:
                 return _ANY
         if isinstance(kinds, list):
-            return _union([self._of_kind(str(one), schema, document, parents) for one in kinds])
-        return self._of_kind(str(kinds), schema, document, parents)
+            return _make_union(
+                [self._parse_kind(str(kind), schema, document, parents) for kind in kinds]
+            )
+        return self._parse_kind(str(kinds), schema, document, parents)
 
-    def _of_kind(  # noqa: PLR0911
+    def _parse_kind(  # noqa: PLR0911
         self, kind: str, schema: dict[str, Any], document: str, parents: tuple[int, ...]
-    ) -> _Type:
+    ) -> _JsonType:
         if kind == "integer":
             bounds = [schema.get(name) for name in _BOUNDS]
-            is_big = any(isinstance(b, int | float) and abs(b) > INT64_MAX + 1 for b in bounds)
-            return _Type("big_integer" if is_big else "integer")
+            is_big = any(
+                isinstance(bound, int | float) and abs(bound) > INT64_MAX + 1 for bound in bounds
+            )
+            return _JsonType("big_integer" if is_big else "integer")
         if kind in ("string", "number", "boolean", "null"):
-            return _Type(kind)
+            return _JsonType(kind)
         if kind == "array":
             items = schema.get("items")
             if not isinstance(items, dict) or "prefixItems" in schema:
                 return _ANY
-            return _Type("array", {"": self._type_of(items, document, parents)})
+            return _JsonType("array", {"": self._parse_type(items, document, parents)})
         if kind != "object":
             return _ANY
-        more = schema.get("additionalProperties", True)
+        additional_schema = schema.get("additionalProperties", True)
         properties = schema.get("properties")
         if not isinstance(properties, dict) or not properties:
-            if isinstance(more, dict) and "patternProperties" not in schema:
-                return _Type("map", {"": self._type_of(more, document, parents)})
+            if isinstance(additional_schema, dict) and "patternProperties" not in schema:
+                return _JsonType(
+                    "map", {"": self._parse_type(additional_schema, document, parents)}
+                )
             return _ANY
         required = schema.get("required")
-        return _Type(
+        return _JsonType(
             "object",
-            {name: self._type_of(one, document, parents) for name, one in properties.items()},
+            {
+                name: self._parse_type(property_schema, document, parents)
+                for name, property_schema in properties.items()
+            },
             frozenset(map(str, required) if isinstance(required, list) else ()),
-            more is not False or "patternProperties" in schema,
+            additional_schema is not False or "patternProperties" in schema,
         )
 
-    def _referred(self, reference: str, document: str) -> tuple[Any, str]:
+    def _resolve_reference(self, reference: str, document: str) -> tuple[Any, str]:
         name, _, fragment = reference.partition("#")
         if name:
             document = name
             if name not in self._documents:
-                own = self._documents[""]
-                if not (isinstance(own, dict) and own.get("$id", own.get("id")) == name):
-                    raise BadSchemaError("a JSON schema refers to a missing schema", found=name)
+                root = self._documents[""]
+                if not (isinstance(root, dict) and root.get("$id", root.get("id")) == name):
+                    raise BadSchemaError("the JSON Schema refers to a missing schema", found=name)
                 document = ""
-        found = self._documents[document]
-        for part in filter(None, fragment.split("/")):
-            key = part.replace("~1", "/").replace("~0", "~")
-            if isinstance(found, list) and key.isdigit() and int(key) < len(found):
-                found = found[int(key)]
-            elif isinstance(found, dict) and key in found:
-                found = found[key]
+        target = self._documents[document]
+        for segment in filter(None, fragment.split("/")):
+            key = segment.replace("~1", "/").replace("~0", "~")
+            if isinstance(target, list) and key.isdigit() and int(key) < len(target):
+                target = target[int(key)]
+            elif isinstance(target, dict) and key in target:
+                target = target[key]
             else:
-                raise BadSchemaError("a JSON schema refers to a missing schema", found=reference)
-        return found, document
+                raise BadSchemaError("the JSON Schema refers to a missing schema", found=reference)
+        return target, document
 
 
-def _union(branches: Sequence[_Type]) -> _Type:
-    """Return the type of values that have one of several types."""
-    others = [branch for branch in branches if branch.kind != "null"]
-    kinds = [branch.kind for branch in others]
-    if not others:
-        return _Type("null")
+def _make_union(branches: Sequence[_JsonType]) -> _JsonType:
+    """Return the type of values that match any of several types."""
+    value_branches = [branch for branch in branches if branch.kind != "null"]
+    kinds = [branch.kind for branch in value_branches]
+    if not value_branches:
+        return _JsonType("null")
     if "json" in kinds:
         return _ANY
     if set(kinds) <= {"integer", "number"} and "number" in kinds:
-        return _Type("number")
-    if len(others) == 1 or (len(set(kinds)) == 1 and kinds[0] in _LEAVES):
-        return others[0]
+        return _JsonType("number")
+    if len(value_branches) == 1 or (len(set(kinds)) == 1 and kinds[0] in _LEAVES):
+        return value_branches[0]
     if "union" in kinds:
         return _ANY
     used_names: set[str] = set()
-    return _Type(
+    return _JsonType(
         "union",
-        {unused_name(branch.name or branch.kind, used_names): branch for branch in others},
+        {unused_name(branch.name or branch.kind, used_names): branch for branch in value_branches},
     )
 
 
-def _joined(parts: Sequence[_Type]) -> _Type:
-    """Return the type of values that have all of several types."""
-    typed = [part for part in parts if part.kind != "json"]
-    if any(part.kind != "object" for part in typed) or not typed:
-        return typed[0] if len(typed) == 1 else _ANY
-    members = {name: kind for part in typed for name, kind in part.members.items()}
-    required = frozenset[str]().union(*(part.required for part in typed))
-    return _Type("object", members, required, has_additional=True)
+def _intersect_types(json_types: Sequence[_JsonType]) -> _JsonType:
+    """Return the type of values that match each of several types (``allOf``)."""
+    known_types = [json_type for json_type in json_types if json_type.kind != "json"]
+    if any(json_type.kind != "object" for json_type in known_types) or not known_types:
+        return known_types[0] if len(known_types) == 1 else _ANY
+    members = {
+        name: member_type
+        for json_type in known_types
+        for name, member_type in json_type.members.items()
+    }
+    required = frozenset[str]().union(*(json_type.required for json_type in known_types))
+    return _JsonType("object", members, required, has_additional=True)
 
 
-def _type_of_values(values: Sequence[Any]) -> _Type:
+def _infer_type(values: Sequence[Any]) -> _JsonType:
     kinds = {type(value) for value in values} - {type(None)}
     for kind, accepted in (
         ("string", {str}),
@@ -259,7 +283,7 @@ def _type_of_values(values: Sequence[Any]) -> _Type:
         ("number", {int, float}),
     ):
         if kinds and kinds <= accepted:
-            return _Type(kind)
+            return _JsonType(kind)
     return _ANY
 
 
@@ -269,10 +293,10 @@ _Convert = Callable[[Any], Any]
 class JsonDecoder:
     """Decodes JSON texts to an array of Arrow."""
 
-    def __init__(self, kind: _Type, selection: Selection) -> None:
-        self._convert = _converter(kind, selection)
-        self._type = kind.shape.select(selection).type
-        self._keeps_text = kind.kind == "json"
+    def __init__(self, json_type: _JsonType, selection: Selection) -> None:
+        self._convert = _converter(json_type, selection)
+        self._type = json_type.shape.select(selection).type
+        self._keeps_text = json_type.kind == "json"
         self._decode = msgspec.json.Decoder().decode
 
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
@@ -301,80 +325,86 @@ class JsonDecoder:
                 values.append(str(body, "utf-8") if self._keeps_text else convert(value))
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
                 values.append(None)
-                errors[row] = _reason_of(error)
+                errors[row] = _error_reason(error)
             except _MismatchError as error:
                 values.append(None)
                 errors[row] = error.reason
         return Decoded(pa.array(values, self._type), errors)
 
 
-def _reason_of(error: Exception) -> Reason:
-    text = str(error)
+def _error_reason(error: Exception) -> Reason:
+    message = str(error)
     if isinstance(error, RecursionError):
         return Reason.TOO_LARGE
-    if isinstance(error, UnicodeDecodeError) or "utf-8" in text.lower():
+    if isinstance(error, UnicodeDecodeError) or "utf-8" in message.lower():
         return Reason.BAD_UTF8
-    return Reason.TRUNCATED if "truncated" in text else Reason.BAD_VALUE
+    return Reason.TRUNCATED if "truncated" in message else Reason.BAD_VALUE
 
 
-def _converter(kind: _Type, selection: Selection) -> _Convert:
-    match kind.kind:
+def _converter(json_type: _JsonType, selection: Selection) -> _Convert:
+    match json_type.kind:
         case "object":
-            return _object_converter(kind, selection)
+            return _object_converter(json_type, selection)
         case "union":
-            return _union_converter(kind, selection)
+            return _union_converter(json_type, selection)
         case "array" | "map":
-            inner = _converter(kind.members[""], selection and selection[""])
-            convert = _list if kind.kind == "array" else _map
-            return lambda value: convert(value, inner)
+            convert_inner = _converter(json_type.members[""], selection and selection[""])
+            convert = _convert_list if json_type.kind == "array" else _convert_map
+            return lambda value: convert(value, convert_inner)
         case "json":
             return lambda value: None if value is None else json.dumps(value, ensure_ascii=False)
-    return _LEAF_CONVERTERS[kind.kind]
+    return _LEAF_CONVERTERS[json_type.kind]
 
 
-def _member_converters(kind: _Type, selection: Selection) -> dict[str, _Convert]:
+def _member_converters(json_type: _JsonType, selection: Selection) -> dict[str, _Convert]:
     """Return the conversions of the selected members."""
     return {
         name: _converter(member, selection and selection[name])
-        for name, member in kind.members.items()
+        for name, member in json_type.members.items()
         if selection is None or name in selection
     }
 
 
-def _object_converter(kind: _Type, selection: Selection) -> _Convert:
-    parts = list(_member_converters(kind, selection).items())
-    known, additional = kind.members.keys(), kind.additional
-    keeps = kind.has_additional and (selection is None or additional in selection)
+def _object_converter(json_type: _JsonType, selection: Selection) -> _Convert:
+    member_converters = list(_member_converters(json_type, selection).items())
+    defined_names, additional = json_type.members.keys(), json_type.additional
+    keeps_additional = json_type.has_additional and (selection is None or additional in selection)
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
         if type(value) is not dict:
             raise _MismatchError
-        found = {name: one(value.get(name)) for name, one in parts}
-        if value.keys() <= known:
-            return found
-        if not kind.has_additional:
+        members = {
+            name: convert_member(value.get(name)) for name, convert_member in member_converters
+        }
+        if value.keys() <= defined_names:
+            return members
+        if not json_type.has_additional:
             raise _MismatchError
-        if keeps:
-            others = {name: member for name, member in value.items() if name not in known}
-            found[additional] = json.dumps(others, ensure_ascii=False)
-        return found
+        if keeps_additional:
+            undefined_members = {
+                name: member for name, member in value.items() if name not in defined_names
+            }
+            members[additional] = json.dumps(undefined_members, ensure_ascii=False)
+        return members
 
     return convert
 
 
-def _union_converter(kind: _Type, selection: Selection) -> _Convert:
-    # Each value is converted to every branch, to find the matching one. Only selected branches are
-    # kept.
-    branches = [(name, branch, _converter(branch, None)) for name, branch in kind.members.items()]
-    selected = _member_converters(kind, selection)
+def _union_converter(json_type: _JsonType, selection: Selection) -> _Convert:
+    # Each value is converted to every branch, to find the matching branch. Only selected branches
+    # are returned.
+    branches = [
+        (name, branch, _converter(branch, None)) for name, branch in json_type.members.items()
+    ]
+    selected = _member_converters(json_type, selection)
 
     def convert(value: Any) -> Any:
         if value is None:
             return None
-        best: str | None = None
-        fewest = 0
+        best_branch: str | None = None
+        fewest_undefined = 0
         for name, branch, convert_branch in branches:
             is_object = branch.kind == "object"
             if is_object and not (type(value) is dict and value.keys() >= branch.required):
@@ -384,32 +414,32 @@ def _union_converter(kind: _Type, selection: Selection) -> _Convert:
             except _MismatchError:
                 continue
             undefined = len(value.keys() - branch.members.keys()) if is_object else 0
-            if best is None or undefined < fewest:
-                best, fewest = name, undefined
-        if best is None:
+            if best_branch is None or undefined < fewest_undefined:
+                best_branch, fewest_undefined = name, undefined
+        if best_branch is None:
             raise _MismatchError
-        return {best: selected[best](value)} if best in selected else {}
+        return {best_branch: selected[best_branch](value)} if best_branch in selected else {}
 
     return convert
 
 
-def _list(value: Any, inner: _Convert) -> Any:
+def _convert_list(value: Any, convert_element: _Convert) -> Any:
     if value is None:
         return None
     if type(value) is not list:
         raise _MismatchError
-    return [inner(one) for one in value]
+    return [convert_element(element) for element in value]
 
 
-def _map(value: Any, inner: _Convert) -> Any:
+def _convert_map(value: Any, convert_member: _Convert) -> Any:
     if value is None:
         return None
     if type(value) is not dict:
         raise _MismatchError
-    return [(key, inner(one)) for key, one in value.items()]
+    return [(key, convert_member(member)) for key, member in value.items()]
 
 
-def _integer(value: Any, limit: int) -> Any:
+def _convert_integer(value: Any, limit: int) -> Any:
     if value is None:
         return None
     if type(value) is float and value.is_integer():
@@ -421,7 +451,7 @@ def _integer(value: Any, limit: int) -> Any:
     return value
 
 
-def _number(value: Any) -> Any:
+def _convert_number(value: Any) -> Any:
     if value is None or type(value) is float:
         return value
     if type(value) is not int:
@@ -440,9 +470,9 @@ def _require_type(value: Any, accepted: type) -> Any:
 
 _LEAF_CONVERTERS: Mapping[str, _Convert] = {
     "string": lambda value: _require_type(value, str),
-    "integer": lambda value: _integer(value, INT64_MAX),
-    "big_integer": lambda value: _integer(value, _DECIMAL_LIMIT - 1),
-    "number": _number,
+    "integer": lambda value: _convert_integer(value, INT64_MAX),
+    "big_integer": lambda value: _convert_integer(value, _DECIMAL_LIMIT - 1),
+    "number": _convert_number,
     "boolean": lambda value: _require_type(value, bool),
     "null": lambda value: _require_type(value, type(None)),
 }

@@ -38,11 +38,11 @@ from kafka_index.core.schema.wire import MessagePath, Reason
 
 _MAIN = "kafka_index_main.proto"
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
-_MICROS = 1_000_000
+_SECOND_US = 1_000_000
 _MAX_DEPTH = 64
 # Messages with higher field numbers are decoded by upb.
 _MAX_NUMBERS = 4096
-# For lower numbers, the number of an enum value is a position in a list of names.
+# If all enum numbers of a column are below the limit, the numbers index a list of names.
 _MAX_SYMBOLS = 256
 # Bytes of Python objects per byte of a message.
 _UPB_EXPANSION = 32
@@ -66,9 +66,9 @@ _SCALARS: Mapping[int, tuple[pa.DataType, int]] = {
     17: (pa.int32(), loop.SINT32),
     18: (pa.int64(), loop.SINT64),
 }
-# The bytes of the other values, or of their lengths, are 4.
+# Bytes per value. All other values, and the lengths of strings and bytes, have 4 bytes.
 _WIDTHS = {loop.BOOL: 1, **dict.fromkeys((loop.INT64, loop.SINT64, loop.FIXED64), 8)}
-# The wire types of the other fields are 0.
+# Wire types. All other fields are varints, whose wire type is 0.
 _WIRE_TYPES = {
     loop.FIXED64: 1,
     loop.FIXED32: 5,
@@ -81,7 +81,7 @@ _WRAPPERS = tuple(
     for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
 )
 _TIMESTAMP = "google.protobuf.Timestamp"
-_AS_JSON = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
+_JSON_TYPES = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SYNTAX = re.compile(r"\s*(?:syntax|edition)\s*=")
 #: Files that schemas import although no registry stores them.
@@ -102,11 +102,11 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 
 
 class _BadValueError(Exception):
-    """A value that its Arrow type cannot hold."""
+    """A value is out of range of its Arrow type."""
 
 
 @dataclass(slots=True)
-class _Type:
+class _FieldType:
     """The type of a field, of an element or of a message.
 
     `kind` is ``message``, ``timestamp``, ``wrapper``, ``entry`` of a map, ``enum``, ``scalar``,
@@ -133,7 +133,7 @@ class _Field:
 
     name: str
     number: int
-    value: _Type
+    value: _FieldType
     is_repeated: bool = False
     has_presence: bool = False
     oneof: str | None = None
@@ -169,7 +169,7 @@ class ProtobufFile:
                 pool.Add(file)
                 self._file = pool.FindFileByName(file.name)
         except (TypeError, KeyError) as error:
-            raise BadSchemaError(f"not a Protobuf schema: {error}") from error
+            raise BadSchemaError(f"the text is not a Protobuf schema: {error}") from error
 
     def message(self, path: MessagePath) -> ProtobufMessage:
         """Return a type by its positions in the file and in enclosing types, or by its name.
@@ -180,23 +180,23 @@ class ProtobufFile:
         descriptor = None
         for index in path:
             if isinstance(index, str):
-                return self.named(index)
+                return self.message_by_name(index)
             descriptor = types[index]
             types = descriptor.nested_types
         return ProtobufMessage(descriptor)
 
-    def named(self, name: str) -> ProtobufMessage:
+    def message_by_name(self, name: str) -> ProtobufMessage:
         """Return a type by its name in the file, or its full name.
 
         Raises `IndexError` if no type has the name.
         """
-        first, *rest = name.removeprefix(f"{self._file.package}.").split(".")
+        top_level_name, *nested_names = name.removeprefix(f"{self._file.package}.").split(".")
         try:
-            descriptor = self._file.message_types_by_name[first]
-            for nested in rest:
+            descriptor = self._file.message_types_by_name[top_level_name]
+            for nested in nested_names:
                 descriptor = descriptor.nested_types_by_name[nested]
         except KeyError as error:
-            raise IndexError(f"the schema has no message {name}") from error
+            raise IndexError(f"the schema has no message type {name}") from error
         return ProtobufMessage(descriptor)
 
 
@@ -205,8 +205,8 @@ def _compile(text: str, references: Mapping[str, str]) -> list[Any]:
     parse = import_extra("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString
     with tempfile.TemporaryDirectory() as folder:
         for name, content in {**_BUILT_IN, **references}.items():
-            _write(folder, name, content)
-        if (descriptor := _stored_descriptor(text, parse)) is None:
+            _write_file(folder, name, content)
+        if (descriptor := _parse_stored_descriptor(text, parse)) is None:
             return list(map(parse, _compile_main(folder, text)))
         files: dict[str, Any] = {}
         for name in descriptor.dependency:
@@ -215,18 +215,18 @@ def _compile(text: str, references: Mapping[str, str]) -> list[Any]:
     return [*files.values(), descriptor]
 
 
-def _write(folder: str, name: str, text: str) -> None:
+def _write_file(folder: str, name: str, text: str) -> None:
     path = os.path.join(folder, name)
     if not os.path.realpath(path).startswith(os.path.realpath(folder) + os.sep):
-        raise BadSchemaError("a Protobuf import points outside the import folder", found=name)
+        raise BadSchemaError("a Protobuf import points outside the folder of imports", found=name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
-    # protoc writes a warning to the terminal if a file has neither; proto2 is its default.
+    # protoc prints a warning if a file declares no syntax. The default is proto2.
     has_syntax = _SYNTAX.match(_COMMENT.sub(" ", text))
     with open(path, "w", encoding="utf-8") as file:
         file.write(text if has_syntax else f'syntax = "proto2";{text}')
 
 
-def _stored_descriptor(text: str, parse: Callable[[bytes], Any]) -> Any:
+def _parse_stored_descriptor(text: str, parse: Callable[[bytes], Any]) -> Any:
     """Return the descriptor that a text contains in base64; None for source code."""
     if re.search(r"[\s{;]", text.strip()):
         return None
@@ -237,14 +237,14 @@ def _stored_descriptor(text: str, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _compile_main(folder: str, text: str) -> list[bytes]:
-    _write(folder, _MAIN, text)
+    _write_file(folder, _MAIN, text)
     try:
         return list(_protoc(folder, _MAIN))
     except BadSchemaError:
         if _SYNTAX.match(_COMMENT.sub(" ", text)):
             raise
-        # Karapace omits the syntax and the labels of proto2. The bytes are the same in proto3.
-        _write(folder, _MAIN, f'syntax = "proto3";{text}')
+        # Karapace omits the syntax and the labels of proto2. Messages of proto3 have equal bytes.
+        _write_file(folder, _MAIN, f'syntax = "proto3";{text}')
         return list(_protoc(folder, _MAIN))
 
 
@@ -252,15 +252,15 @@ def _protoc(folder: str, name: str) -> Iterator[bytes]:
     """Compile a file; yield the serialized descriptors of all files, imports first."""
     protoc = import_extra("grpc_tools.protoc")
     compiler = import_extra("grpc_tools._protoc_compiler")
-    own = os.path.join(os.path.dirname(protoc.__file__), "_proto")
+    bundled_folder = os.path.join(os.path.dirname(protoc.__file__), "_proto")
     try:
         with warnings.catch_warnings():
             # protoc warns of unused imports.
             warnings.simplefilter("ignore")
-            modules = compiler.get_protos(name.encode(), [folder.encode(), own.encode()])
+            modules = compiler.get_protos(name.encode(), [folder.encode(), bundled_folder.encode()])
     except (compiler.ProtocErrors, compiler.ProtocError) as error:
         reason = _protoc_message(error).replace(f"{_MAIN}:", "line ").strip()
-        raise BadSchemaError(f"not a Protobuf schema: {reason}") from error
+        raise BadSchemaError(f"the text is not a Protobuf schema: {reason}") from error
     for _, module in modules:
         # The compiler returns Python modules. Each passes its descriptor to a function.
         for node in ast.walk(ast.parse(module)):
@@ -271,22 +271,24 @@ def _protoc(folder: str, name: str) -> Iterator[bytes]:
 def _protoc_message(error: Exception) -> str:
     try:
         return str(error)
-    except UnicodeDecodeError as cut:
-        # grpcio-tools takes the message for ASCII.
-        return cut.object.decode(errors="replace")
+    except UnicodeDecodeError as decode_error:
+        # grpcio-tools decodes the message as ASCII.
+        return decode_error.object.decode(errors="replace")
 
 
 def _restore_maps(message: Any) -> None:
     """Restore the maps that Karapace stores as repeated messages."""
     entries = {entry.name: entry for entry in message.nested_type}
     for member in message.field:
-        name = "".join(part[:1].upper() + part[1:] for part in member.name.split("_")) + "Entry"
+        words = member.name.split("_")
+        name = "".join(word[:1].upper() + word[1:] for word in words) + "Entry"
         entry = entries.get(name)
         if (
             entry is not None
             and member.label == member.LABEL_REPEATED
             and member.type_name.endswith(name)
-            and [(part.name, part.number) for part in entry.field] == [("key", 1), ("value", 2)]
+            and [(entry_field.name, entry_field.number) for entry_field in entry.field]
+            == [("key", 1), ("value", 2)]
             and not (entry.nested_type or entry.enum_type or entry.oneof_decl)
             and entry.field[0].type not in (1, 2, _GROUP, _MESSAGE, _BYTES, _ENUM)
         ):
@@ -301,7 +303,7 @@ class ProtobufMessage:
     def __init__(self, descriptor: Any) -> None:
         self._descriptor = descriptor
         self.name: str = descriptor.full_name
-        self._type = _type_of_message(descriptor, ())
+        self._type = _message_type(descriptor, ())
 
     @property
     def shape(self) -> Shape:
@@ -310,91 +312,98 @@ class ProtobufMessage:
 
     def decoder(self, selection: Selection = None) -> MessageDecoder:
         """Return the decoder of the selected fields."""
-        return MessageDecoder(self._descriptor, _selected(self._type, selection))
+        return MessageDecoder(self._descriptor, _select_fields(self._type, selection))
 
 
-def _type_of_message(descriptor: Any, parents: tuple[str, ...]) -> _Type:
+def _message_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
     name = descriptor.full_name
     names = [member.name for member in descriptor.fields]
     if len(parents) > _MAX_DEPTH:
-        raise BadSchemaError("a Protobuf schema is nested too deeply", found=name)
-    if name in _AS_JSON or name in parents or not names:
-        return _Type("json", Shape.of_leaf(pa.string()), _MESSAGE, descriptor)
-    fields = [_field_of(member, (*parents, name)) for member in descriptor.fields]
+        raise BadSchemaError(
+            "the Protobuf schema is nested too deeply",
+            expected=f"at most {_MAX_DEPTH} levels",
+            found=name,
+        )
+    if name in _JSON_TYPES or name in parents or not names:
+        return _FieldType("json", Shape.of_leaf(pa.string()), _MESSAGE, descriptor)
+    fields = [_parse_field(member, (*parents, name)) for member in descriptor.fields]
     if name == _TIMESTAMP and names == ["seconds", "nanos"]:
         shape = Shape.of_leaf(pa.timestamp("us", "UTC"))
-        return _Type("timestamp", shape, _MESSAGE, descriptor, fields)
+        return _FieldType("timestamp", shape, _MESSAGE, descriptor, fields)
     if name in _WRAPPERS and names == ["value"]:
-        return _Type("wrapper", fields[0].shape, _MESSAGE, descriptor, fields)
+        return _FieldType("wrapper", fields[0].shape, _MESSAGE, descriptor, fields)
     members = [Member(member.name, member.shape, number=member.number) for member in fields]
-    return _Type("message", Shape.of_struct(members).checked(), _MESSAGE, descriptor, fields)
+    return _FieldType("message", Shape.of_struct(members).checked(), _MESSAGE, descriptor, fields)
 
 
-def _field_of(descriptor: Any, parents: tuple[str, ...]) -> _Field:
+def _parse_field(descriptor: Any, parents: tuple[str, ...]) -> _Field:
     oneof = descriptor.containing_oneof
     return _Field(
         descriptor.name,
         descriptor.number,
-        _type_of_field(descriptor, parents),
+        _field_type(descriptor, parents),
         descriptor.is_repeated,
         descriptor.has_presence,
         None if oneof is None or len(oneof.fields) == 1 else oneof.name,
     )
 
 
-def _type_of_field(descriptor: Any, parents: tuple[str, ...]) -> _Type:
+def _field_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
     message = descriptor.message_type
     if descriptor.type == _ENUM:
-        return _Type("enum", Shape.of_leaf(pa.string()), _INT32, descriptor.enum_type)
+        return _FieldType("enum", Shape.of_leaf(pa.string()), _INT32, descriptor.enum_type)
     if message is None:
-        return _Type("scalar", Shape.of_leaf(_SCALARS[descriptor.type][0]), descriptor.type)
+        return _FieldType("scalar", Shape.of_leaf(_SCALARS[descriptor.type][0]), descriptor.type)
     if message.GetOptions().map_entry:
         key, value = (
-            _Field(part.name, part.number, _type_of_field(part, parents)) for part in message.fields
+            _Field(entry_field.name, entry_field.number, _field_type(entry_field, parents))
+            for entry_field in message.fields
         )
-        return _Type("entry", Shape.of_map(key.shape, value.shape), _MESSAGE, fields=[key, value])
-    return replace(_type_of_message(message, parents), number=descriptor.type)
+        return _FieldType(
+            "entry", Shape.of_map(key.shape, value.shape), _MESSAGE, fields=[key, value]
+        )
+    return replace(_message_type(message, parents), number=descriptor.type)
 
 
-def _selected(kind: _Type, selection: Selection) -> _Type:
+def _select_fields(field_type: _FieldType, selection: Selection) -> _FieldType:
     """Return a type with the selected fields only."""
-    if selection is None or kind.kind not in ("message", "entry"):
-        return kind
-    shape = kind.shape.select(selection)
-    if kind.kind == "entry":
-        key, value = kind.fields
-        value = replace(value, value=_selected(value.value, selection[""]))
-        return replace(kind, shape=shape, fields=[key, value])
+    if selection is None or field_type.kind not in ("message", "entry"):
+        return field_type
+    shape = field_type.shape.select(selection)
+    if field_type.kind == "entry":
+        key, value = field_type.fields
+        value = replace(value, value=_select_fields(value.value, selection[""]))
+        return replace(field_type, shape=shape, fields=[key, value])
     fields = []
-    oneofs = {member.oneof for member in kind.fields if member.name in selection} - {None}
-    for member in kind.fields:
+    oneofs = {member.oneof for member in field_type.fields if member.name in selection} - {None}
+    for member in field_type.fields:
         if member.name in selection:
-            inner = selection[member.name]
+            member_selection = selection[member.name]
             if member.is_repeated and member.value.kind != "entry":
-                inner = inner and inner[""]
-            fields.append(replace(member, value=_selected(member.value, inner)))
+                member_selection = member_selection and member_selection[""]
+            fields.append(replace(member, value=_select_fields(member.value, member_selection)))
         elif member.oneof in oneofs:
             # A field of a oneof clears the earlier fields of the oneof.
-            nothing = _Type("none", Shape.of_leaf(pa.null()), member.value.number)
-            fields.append(replace(member, value=nothing, is_repeated=False))
-    return replace(kind, shape=shape, fields=fields)
+            skipped_type = _FieldType("none", Shape.of_leaf(pa.null()), member.value.number)
+            fields.append(replace(member, value=skipped_type, is_repeated=False))
+    return replace(field_type, shape=shape, fields=fields)
 
 
-def _needs_upb(kind: _Type) -> bool:
+def _needs_upb(field_type: _FieldType) -> bool:
     """Return whether a message has groups, or fields with high numbers."""
-    return kind.number == _GROUP or any(
-        member.number >= _MAX_NUMBERS or _needs_upb(member.value) for member in kind.fields
+    return field_type.number == _GROUP or any(
+        member.number >= _MAX_NUMBERS or _needs_upb(member.value) for member in field_type.fields
     )
 
 
-#: Makes the array of a value from the columns that the loop filled.
+#: A function that builds the array of a value from the columns that the loop filled.
 _Builder: TypeAlias = Callable[[ColumnMemory], pa.Array]
 
 
 class _Compiler:
     """The tables of the compiled loop for a type of messages, and the builder of its array."""
 
-    def __init__(self, root: _Type) -> None:
+    def __init__(self, root: _FieldType) -> None:
         self.columns: list[ColumnSpec] = []
         #: The columns of messages that become JSON text.
         self.json_columns: list[ColumnSpec] = []
@@ -406,11 +415,11 @@ class _Compiler:
     @property
     def code(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The messages and their entries."""
-        first = 0
+        first_entry = 0
         for message, entries in zip(self._messages, self._entries, strict=True):
-            message[loop.FIRST] = first
-            first += len(entries)
-        entries = [entry for own in self._entries for entry in own]
+            message[loop.FIRST] = first_entry
+            first_entry += len(entries)
+        entries = [entry for message_entries in self._entries for entry in message_entries]
         return np.array(self._messages, np.int64), np.array(entries, np.int64)
 
     def _add_column(
@@ -419,17 +428,17 @@ class _Compiler:
         self.columns.append(ColumnSpec(len(self.columns), level, width, has_data, is_nullable))
         return self.columns[-1]
 
-    def _add_message(self, kind: _Type, level: int) -> tuple[int, list[_Builder]]:
+    def _add_message(self, message_type: _FieldType, level: int) -> tuple[int, list[_Builder]]:
         """Add a message; return its number, and the builders of its fields."""
         number = len(self._messages)
-        count = max((member.number for member in kind.fields), default=0) + 1
+        count = max((member.number for member in message_type.fields), default=0) + 1
         entries = [[0] * loop.ENTRY_FIELDS for _ in range(count)]
-        form = _MESSAGE_KINDS.get(kind.kind, loop.ANY_MESSAGE)
-        self._messages.append([0, count, level, form])
+        message_kind = _MESSAGE_KINDS.get(message_type.kind, loop.ANY_MESSAGE)
+        self._messages.append([0, count, level, message_kind])
         self._entries.append(entries)
         oneofs: dict[str, tuple[int, int]] = {}
         builders = []
-        for member in kind.fields:
+        for member in message_type.fields:
             entry = entries[member.number]
             wire_type = _WIRE_TYPES.get(member.value.code, 0)
             # Numbers in a list may be packed.
@@ -456,61 +465,63 @@ class _Compiler:
         self.level_count += 1
         entry[loop.ELEMENTS], entry[loop.LIST] = inner_level, lengths.number
         build = self._add_value(member.value, inner_level, entry, has_presence=False)
-        kind = member.shape.type
+        arrow_type = member.shape.type
         if member.value.kind == "entry":
-            return lambda memory: _map_array(memory, lengths, kind, build(memory))
-        return lambda memory: memory.nested(lengths, kind, build(memory))
+            return lambda memory: _build_map_array(memory, lengths, arrow_type, build(memory))
+        return lambda memory: memory.nested(lengths, arrow_type, build(memory))
 
     def _add_value(
-        self, kind: _Type, level: int, entry: list[int], *, has_presence: bool
+        self, field_type: _FieldType, level: int, entry: list[int], *, has_presence: bool
     ) -> _Builder:
-        if kind.code == loop.MESSAGE:
+        if field_type.code == loop.MESSAGE:
             column = self._add_column(level, 0, is_nullable=has_presence)
-            entry[loop.CHILD], builders = self._add_message(kind, level)
-            build = partial(_message_array, column=column, kind=kind, builders=builders)
+            entry[loop.CHILD], builders = self._add_message(field_type, level)
+            build = partial(
+                _build_message_array, column=column, message_type=field_type, builders=builders
+            )
         else:
-            has_data = kind.code in (loop.STRING, loop.BYTES)
-            width = _WIDTHS.get(kind.code, 4)
+            has_data = field_type.code in (loop.STRING, loop.BYTES)
+            width = _WIDTHS.get(field_type.code, 4)
             column = self._add_column(level, width, has_data=has_data, is_nullable=has_presence)
-            if kind.kind == "json":
+            if field_type.kind == "json":
                 self.json_columns.append(column)
-            build = partial(_leaf_array, column=column, kind=kind)
-        entry[loop.FIELD_KIND], entry[loop.COLUMN] = kind.code, column.number
+            build = partial(_build_leaf_array, column=column, field_type=field_type)
+        entry[loop.FIELD_KIND], entry[loop.COLUMN] = field_type.code, column.number
         entry[loop.NULLABLE] = int(has_presence)
         return build
 
 
-def _message_array(
-    memory: ColumnMemory, column: ColumnSpec, kind: _Type, builders: list[_Builder]
+def _build_message_array(
+    memory: ColumnMemory, column: ColumnSpec, message_type: _FieldType, builders: list[_Builder]
 ) -> pa.Array:
     children = [build(memory) for build in builders]
-    match kind.kind:
+    match message_type.kind:
         case "message":
-            return memory.struct(column, kind.shape.type, children)
+            return memory.struct(column, message_type.shape.type, children)
         case "entry":
-            fields = [kind.shape.type.key_field, kind.shape.type.item_field]
+            fields = [message_type.shape.type.key_field, message_type.shape.type.item_field]
             return pa.StructArray.from_arrays(children, fields=fields)
         case "wrapper":
             (values,) = children
         case _:
             seconds, nanos = (np.asarray(child) for child in children)
-            times = seconds * _MICROS + nanos.astype(np.int64) // 1000
-            values = pa.array(times).view(kind.shape.type)
+            times = seconds * _SECOND_US + nanos.astype(np.int64) // 1000
+            values = pa.array(times).view(message_type.shape.type)
     # The value is null if the message is null.
     buffers = [memory.validity(column)[0], *values.buffers()[1:]]
     return pa.Array.from_buffers(values.type, len(values), buffers)
 
 
-def _leaf_array(memory: ColumnMemory, column: ColumnSpec, kind: _Type) -> pa.Array:
-    if kind.kind == "enum":
-        return _enum_names(memory.numbers(column, pa.int32()), kind.descriptor)
-    if kind.kind == "json":
-        message = _message_class(kind.descriptor)
+def _build_leaf_array(memory: ColumnMemory, column: ColumnSpec, field_type: _FieldType) -> pa.Array:
+    if field_type.kind == "enum":
+        return _enum_names(memory.numbers(column, pa.int32()), field_type.descriptor)
+    if field_type.kind == "json":
+        message = _message_class(field_type.descriptor)
         bodies = memory.binary(column, pa.binary()).to_pylist()
         return pa.array(
-            [None if body is None else _json_text(message, body) for body in bodies], pa.string()
+            [None if body is None else _format_json(message, body) for body in bodies], pa.string()
         )
-    return (memory.binary if column.has_data else memory.numbers)(column, kind.shape.type)
+    return (memory.binary if column.has_data else memory.numbers)(column, field_type.shape.type)
 
 
 def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
@@ -521,29 +532,31 @@ def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
     names = descriptor.values_by_number
     lowest, highest = (value.as_py() for value in pc.min_max(numbers).values())
     if lowest is not None and lowest >= 0 and highest < _MAX_SYMBOLS:
-        distinct = range(highest + 1)
+        enum_numbers = range(highest + 1)
         positions = numbers
     else:
-        found = pc.unique(numbers.drop_null())
-        distinct, positions = found.to_pylist(), pc.index_in(numbers, found)
+        used_numbers = pc.unique(numbers.drop_null())
+        enum_numbers, positions = used_numbers.to_pylist(), pc.index_in(numbers, used_numbers)
     if descriptor.is_closed and any(
-        n not in names for n in pc.unique(numbers.drop_null()).to_pylist()
+        number not in names for number in pc.unique(numbers.drop_null()).to_pylist()
     ):
         raise _BadValueError
-    texts = [names[n].name if n in names else str(n) for n in distinct]
-    return pa.DictionaryArray.from_arrays(positions, pa.array(texts, pa.string())).cast(pa.string())
+    symbols = [names[number].name if number in names else str(number) for number in enum_numbers]
+    return pa.DictionaryArray.from_arrays(positions, pa.array(symbols, pa.string())).cast(
+        pa.string()
+    )
 
 
-def _map_array(
-    memory: ColumnMemory, column: ColumnSpec, kind: pa.DataType, entries: pa.Array
+def _build_map_array(
+    memory: ColumnMemory, column: ColumnSpec, arrow_type: pa.DataType, entries: pa.Array
 ) -> pa.Array:
     """Return maps with their entries sorted by key; of entries with one key, the last remains."""
     sizes = memory.values(column).view(np.int32)
     if len(entries) < 2 or sizes.max() < 2:
-        return memory.nested(column, kind, entries)
+        return memory.nested(column, arrow_type, entries)
     rows = np.repeat(np.arange(len(sizes)), sizes)
-    places = pa.table({"row": pa.array(rows), "key": entries.field("key")})
-    order = pc.sort_indices(places, sort_keys=[("row", "ascending"), ("key", "ascending")])
+    row_keys = pa.table({"row": pa.array(rows), "key": entries.field("key")})
+    order = pc.sort_indices(row_keys, sort_keys=[("row", "ascending"), ("key", "ascending")])
     entries = entries.take(order)
     keys = entries.field("key")
     is_last = np.ones(len(keys), np.bool_)
@@ -551,21 +564,23 @@ def _map_array(
     if not is_last.all():
         entries = entries.filter(pa.array(is_last))
         sizes[:] = np.bincount(rows[is_last], minlength=len(sizes))
-    return memory.nested(column, kind, entries)
+    return memory.nested(column, arrow_type, entries)
 
 
 class MessageDecoder:
     """Decodes messages of a type to an array of Arrow."""
 
-    def __init__(self, descriptor: Any, kind: _Type) -> None:
-        self._type = kind
+    def __init__(self, descriptor: Any, field_type: _FieldType) -> None:
+        self._type = field_type
         self._class = _message_class(descriptor)
         decode_error: type[Exception] = import_extra("google.protobuf.message").DecodeError
         self._failures = (ValueError, _BadValueError, RecursionError, decode_error)
         self._compiled: _Compiler | None = None
-        if kind.kind == "message" and not _needs_upb(kind):
-            self._compiled = found = _Compiler(kind)
-            self._loop = Loop(loop.decode_messages, found.code, found.columns, found.level_count)
+        if field_type.kind == "message" and not _needs_upb(field_type):
+            self._compiled = compiler = _Compiler(field_type)
+            self._loop = Loop(
+                loop.decode_messages, compiler.code, compiler.columns, compiler.level_count
+            )
 
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
@@ -582,16 +597,16 @@ class MessageDecoder:
         try:
             array = self._compiled.build(memory)
         except self._failures:
-            # A message that becomes JSON text is damaged, or an enum has an unknown number.
+            # A message that becomes JSON text is corrupt, or an enum has an unknown number.
             return self._decode_with_upb(bodies, max_bytes)
         errors = row_errors(statuses)
         undecided = np.flatnonzero(statuses == UNDECIDED)
         if len(undecided):
-            others = self._decode_with_upb(bodies.of_rows(undecided), max_bytes)
-            places = np.arange(len(bodies))
-            places[undecided] = len(bodies) + np.arange(len(undecided))
-            array = pa.concat_arrays([array, others.array]).take(pa.array(places))
-            errors |= {int(undecided[row]): reason for row, reason in others.errors.items()}
+            upb_decoded = self._decode_with_upb(bodies.take(undecided), max_bytes)
+            positions = np.arange(len(bodies))
+            positions[undecided] = len(bodies) + np.arange(len(undecided))
+            array = pa.concat_arrays([array, upb_decoded.array]).take(pa.array(positions))
+            errors |= {int(undecided[row]): reason for row, reason in upb_decoded.errors.items()}
         return Decoded(array, errors)
 
     def _decode_with_upb(self, bodies: Bodies, max_bytes: int) -> Decoded:
@@ -603,9 +618,9 @@ class MessageDecoder:
             value = None
             if bodies.starts[row] >= 0:
                 try:
-                    value = _python_value(self._class.FromString(bodies.bytes_of(row)), self._type)
+                    value = _to_python(self._class.FromString(bodies.row_bytes(row)), self._type)
                 except self._failures as error:
-                    errors[row] = _reason_of(error)
+                    errors[row] = _error_reason(error)
             values.append(value)
         return Decoded(pa.array(values, self._type.shape.type), errors)
 
@@ -614,52 +629,54 @@ def _message_class(descriptor: Any) -> Any:
     return import_extra("google.protobuf.message_factory").GetMessageClass(descriptor)
 
 
-def _python_value(value: Any, kind: _Type) -> Any:
+def _to_python(value: Any, field_type: _FieldType) -> Any:
     """Return a value of upb as the value that Arrow takes for its type."""
-    match kind.kind:
+    match field_type.kind:
         case "scalar":
-            if isinstance(value, bytes) and kind.number != _BYTES:
+            if isinstance(value, bytes) and field_type.number != _BYTES:
                 # upb does not check the strings of proto2.
                 raise ValueError("invalid UTF-8")
             return value
         case "enum":
-            names = kind.descriptor.values_by_number
+            names = field_type.descriptor.values_by_number
             return names[value].name if value in names else str(value)
         case "json":
-            return _json_text(type(value), value.SerializeToString())
+            return _format_json(type(value), value.SerializeToString())
         case "timestamp":
             if not _MIN_SECONDS <= value.seconds <= _MAX_SECONDS:
                 raise _BadValueError
-            return value.seconds * _MICROS + value.nanos // 1000
+            return value.seconds * _SECOND_US + value.nanos // 1000
         case "wrapper":
             return value.value
-    fields = (member for member in kind.fields if member.value.kind != "none")
-    return {member.name: _python_field(value, member) for member in fields}
+    fields = (member for member in field_type.fields if member.value.kind != "none")
+    return {member.name: _field_to_python(value, member) for member in fields}
 
 
-def _python_field(message: Any, member: _Field) -> Any:
+def _field_to_python(message: Any, member: _Field) -> Any:
     value = getattr(message, member.name)
     if member.value.kind == "entry":
-        key, item = (part.value for part in member.value.fields)
+        key, item = (entry_field.value for entry_field in member.value.fields)
         pairs = sorted(value.items(), key=lambda pair: pair[0])
-        return [(_python_value(one, key), _python_value(other, item)) for one, other in pairs]
+        return [
+            (_to_python(map_key, key), _to_python(map_value, item)) for map_key, map_value in pairs
+        ]
     if member.is_repeated:
-        return [_python_value(element, member.value) for element in value]
+        return [_to_python(element, member.value) for element in value]
     if member.has_presence and not message.HasField(member.name):
         return None
-    return _python_value(value, member.value)
+    return _to_python(value, member.value)
 
 
-def _reason_of(error: Exception) -> Reason:
-    text = str(error)
+def _error_reason(error: Exception) -> Reason:
+    message = str(error)
     if isinstance(error, _BadValueError):
         return Reason.OUT_OF_RANGE
-    if "UTF-8" in text.upper():
+    if "UTF-8" in message.upper():
         return Reason.BAD_UTF8
-    return Reason.TRUNCATED if "EOF" in text or "orrupt" in text else Reason.BAD_VALUE
+    return Reason.TRUNCATED if "EOF" in message or "orrupt" in message else Reason.BAD_VALUE
 
 
-def _json_text(message: Any, body: bytes) -> str:
+def _format_json(message: Any, body: bytes) -> str:
     """Return a body in the JSON of Protobuf; raises an error if it is damaged."""
     json_format = import_extra("google.protobuf.json_format")
     parsed = message.FromString(body)
@@ -668,7 +685,7 @@ def _json_text(message: Any, body: bytes) -> str:
             parsed, preserving_proto_field_name=True, always_print_fields_with_no_presence=True
         )
     except (AttributeError, TypeError, ValueError, json_format.Error):
-        # An ``Any`` with an unknown type, or a number that JSON cannot represent.
+        # The message has an ``Any`` with an unknown type, or a number that JSON cannot represent.
         # The entries of a map have no defined order.
         body = parsed.SerializeToString(deterministic=True)
         value = {"@bytes": base64.b64encode(body).decode()}

@@ -113,7 +113,7 @@ class Schema:
     guid : str
         The UUID that Confluent computes from the text, the references, the metadata and the rules.
     subjects : tuple of SubjectVersion
-        The versions of subjects that have, or had, this schema.
+        The versions of subjects that have, or had, the schema.
     rule_types : tuple of str
         The types of the rules of its rule set. Fields under an ``ENCRYPT`` rule are ciphertext.
     """
@@ -138,7 +138,7 @@ class Schema:
 
 @dataclass(frozen=True, slots=True)
 class SchemaProblem:
-    """A schema record or file that is invalid, or contradicts another one.
+    """An invalid schema record or file, or a record that reuses the ID of a different schema.
 
     `offset` is the offset of the record, None for a file or a corrupt batch.
     """
@@ -150,10 +150,10 @@ class SchemaProblem:
 
     def __str__(self) -> str:
         """Return the location and the reason."""
-        place = [self.path] if self.path else []
-        place += [] if self.offset is None else [f"offset {self.offset}"]
-        place += [] if self.position_bytes is None else [f"at byte {self.position_bytes}"]
-        return ": ".join([*place, self.reason])
+        location = [self.path] if self.path else []
+        location += [] if self.offset is None else [f"offset {self.offset}"]
+        location += [] if self.position_bytes is None else [f"at byte {self.position_bytes}"]
+        return ": ".join([*location, self.reason])
 
 
 class SubjectSettings(Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -237,22 +237,26 @@ class Schemas:
         for schema in self.all:
             if schema.schema_id is not None:
                 name = (schema.context, schema.schema_id)
-                other = self._by_id.get(name, schema)
-                if (other.type, other.text) != (schema.type, schema.text):
-                    self.ambiguous |= {other, schema}
+                id_schema = self._by_id.get(name, schema)
+                if (id_schema.type, id_schema.text) != (schema.type, schema.text):
+                    self.ambiguous |= {id_schema, schema}
                 self._by_id[name] = schema
-            known = self._by_guid.get(schema.guid)
-            if known is None or known.context != DEFAULT_CONTEXT:
+            earlier_schema = self._by_guid.get(schema.guid)
+            if earlier_schema is None or earlier_schema.context != DEFAULT_CONTEXT:
                 self._by_guid[schema.guid] = schema
-            for one in schema.subjects:
-                earlier = versions[one.subject].get(one.version)
+            for subject_version in schema.subjects:
+                earlier = versions[subject_version.subject].get(subject_version.version)
                 # A version that was replaced has two schemas.
                 if earlier is None or earlier.state is VersionState.GONE:
-                    versions[one.subject][one.version] = Version(
-                        one.subject, one.version, one.state, schema
+                    versions[subject_version.subject][subject_version.version] = Version(
+                        subject_version.subject,
+                        subject_version.version,
+                        subject_version.state,
+                        schema,
                     )
         self._versions = {
-            subject: dict(sorted(found.items())) for subject, found in sorted(versions.items())
+            subject: dict(sorted(subject_versions.items()))
+            for subject, subject_versions in sorted(versions.items())
         }
 
     def __len__(self) -> int:
@@ -269,17 +273,17 @@ class Schemas:
 
     def by_id(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema with an id; raises `UnknownSchemaError` if there is none."""
-        found = self._by_id.get((context, schema_id))
-        if found is None:
-            raise self._unknown(SchemaKey(KeyKind.ID, schema_id), context)
-        return found
+        schema = self._by_id.get((context, schema_id))
+        if schema is None:
+            raise self._unknown_schema_error(SchemaKey(KeyKind.ID, schema_id), context)
+        return schema
 
     def by_guid(self, guid: str) -> Schema:
         """Return the schema with a GUID; raises `UnknownSchemaError` if there is none."""
-        found = self._by_guid.get(guid)
-        if found is None:
-            raise self._unknown(SchemaKey(KeyKind.GUID, guid), DEFAULT_CONTEXT)
-        return found
+        schema = self._by_guid.get(guid)
+        if schema is None:
+            raise self._unknown_schema_error(SchemaKey(KeyKind.GUID, guid), DEFAULT_CONTEXT)
+        return schema
 
     def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema with the ID in a record; raises `UnknownSchemaError` if it is unknown.
@@ -290,23 +294,23 @@ class Schemas:
             if isinstance(key.value, int):
                 return self.by_id(key.value, context)
             return self.by_guid(key.value)
-        raise self._unknown(key, context)
+        raise self._unknown_schema_error(key, context)
 
-    def contexts_of(self, key: SchemaKey) -> list[str]:
+    def find_contexts(self, key: SchemaKey) -> list[str]:
         """Return the contexts, sorted, in which a Confluent id has a schema."""
         if key.kind is not KeyKind.ID:
             return []
         return sorted(context for context, schema_id in self._by_id if schema_id == key.value)
 
-    def _unknown(self, key: SchemaKey, context: str) -> UnknownSchemaError:
-        where = "" if context == DEFAULT_CONTEXT else f" of context {context}"
-        return UnknownSchemaError(f"no schema has {key}{where}", path=self.origin or None)
+    def _unknown_schema_error(self, key: SchemaKey, context: str) -> UnknownSchemaError:
+        suffix = "" if context == DEFAULT_CONTEXT else f" in context {context}"
+        return UnknownSchemaError(f"no schema has {key}{suffix}", path=self.origin or None)
 
     def subjects(self) -> list[str]:
         """Return the names of all subjects, sorted; also subjects with only deleted versions."""
         return list(self._versions)
 
-    def versions_of(self, subject: str) -> list[Version]:
+    def list_versions(self, subject: str) -> list[Version]:
         """Return the versions of a subject in ascending order, with deleted versions."""
         return list(self._versions.get(subject, {}).values())
 
@@ -314,13 +318,13 @@ class Schemas:
         """Return the schema that a folder maps to the keys or values of a topic."""
         return self.topics.get((topic, is_key))
 
-    def references_of(self, schema: Schema) -> dict[str, Schema]:
+    def find_references(self, schema: Schema) -> dict[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, keyed by reference name.
 
         A schema follows the schemas that it refers to. The first of two references with one name
         applies. Raises `BadSchemaError` for a missing or circular reference.
         """
-        found: dict[str, Schema] = {}
+        references_by_name: dict[str, Schema] = {}
         open_schemas = [schema]
         pending: list[tuple[str, Schema, Iterator[SchemaReference]]] = [
             ("", schema, iter(schema.references))
@@ -332,53 +336,55 @@ class Schemas:
                 pending.pop()
                 open_schemas.pop()
                 if pending:
-                    found.setdefault(name, current)
+                    references_by_name.setdefault(name, current)
                 continue
-            referred = self._referred(current, reference)
-            if any(referred is each for each in open_schemas):
+            referred = self._find_referenced_schema(current, reference)
+            if any(referred is open_schema for open_schema in open_schemas):
                 raise BadSchemaError(
-                    f"{schema.label} refers to itself, by reference {reference.name!r} of "
+                    f"{schema.label} refers to itself through reference {reference.name!r} of "
                     f"{current.label}",
                     path=self.origin or None,
                 )
-            if reference.name not in found:
+            if reference.name not in references_by_name:
                 open_schemas.append(referred)
                 pending.append((reference.name, referred, iter(referred.references)))
-        return found
+        return references_by_name
 
-    def fault_of(self, schema: Schema) -> str | None:
-        """Return why a schema is unusable: a bad reference, or another schema with its ID."""
+    def unusable_reason(self, schema: Schema) -> str | None:
+        """Return why a schema is unusable: a bad reference, or a different schema with its ID."""
         try:
-            self.references_of(schema)
+            self.find_references(schema)
         except BadSchemaError as error:
             return error.message
-        return f"{schema.label} has several texts" if schema in self.ambiguous else None
+        if schema in self.ambiguous:
+            return f"{schema.label} has several different definitions"
+        return None
 
-    def _referred(self, schema: Schema, reference: SchemaReference) -> Schema:
+    def _find_referenced_schema(self, schema: Schema, reference: SchemaReference) -> Schema:
         subject = qualify(reference.subject, schema.context)
         if reference.version == LATEST_VERSION:
-            versions = self.versions_of(subject)
+            versions = self.list_versions(subject)
             live = [version for version in versions if version.state is VersionState.LIVE]
             version = next(iter(reversed(live or versions)), None)
         else:
             version = self._versions.get(subject, {}).get(reference.version)
         if version is None:
             raise BadSchemaError(
-                f"{schema.label} refers to {reference.name!r}, which is version "
-                f"{reference.version} of subject {subject}: no schema has it",
+                f"{schema.label} refers to {reference.name!r}, but version {reference.version} of "
+                f"subject {subject} does not exist",
                 path=self.origin or None,
             )
         return version.schema
 
 
-def context_of(subject: str) -> str:
+def parse_context(subject: str) -> str:
     """Return the context of a subject such as ``:.staging:orders-value``."""
     if not subject.startswith(":."):
         return DEFAULT_CONTEXT
     return subject[1:].partition(":")[0]
 
 
-def unqualified(subject: str) -> str:
+def strip_context(subject: str) -> str:
     """Return a subject without its context."""
     if not subject.startswith(":."):
         return subject
@@ -386,17 +392,17 @@ def unqualified(subject: str) -> str:
 
 
 def qualify(subject: str, context: str) -> str:
-    """Return the subject that a schema of a context refers to.
+    """Add a context to a subject, unless the subject already has a context.
 
-    A subject with its own context is unchanged (``QualifiedSubject.qualifySubjectWithParent``).
+    Source: ``QualifiedSubject.qualifySubjectWithParent``.
     """
-    if context_of(subject) != DEFAULT_CONTEXT:
+    if parse_context(subject) != DEFAULT_CONTEXT:
         return subject
-    plain = unqualified(subject)
+    plain = strip_context(subject)
     return plain if context == DEFAULT_CONTEXT else f":{context}:{plain}"
 
 
-def guid_of(
+def compute_guid(
     text: str,
     references: Sequence[SchemaReference],
     metadata: Mapping[str, Any] | None = None,
@@ -413,21 +419,21 @@ def guid_of(
     if metadata is not None:
         digest.update(b"\1")
         for name in ("tags", "properties"):
-            # Confluent keeps these in sorted maps and sets.
+            # Confluent stores tags and properties in sorted maps and sets.
             for key, value in sorted((metadata.get(name) or {}).items()):
-                digest.update(_bytes_of(key))
-                for each in sorted(value) if isinstance(value, list) else [value]:
-                    digest.update(_bytes_of(each))
+                digest.update(_encode(key))
+                for element in sorted(value) if isinstance(value, list) else [value]:
+                    digest.update(_encode(element))
         for name in sorted(metadata.get("sensitive") or ()):
-            digest.update(_bytes_of(name))
+            digest.update(_encode(name))
     if rule_set is not None:
         digest.update(b"\1")
-        for rule in rules_of(rule_set):
+        for rule in list_rules(rule_set):
             _update_with_rule(digest, rule)
     return str(uuid.UUID(bytes=digest.digest()))
 
 
-def rules_of(rule_set: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def list_rules(rule_set: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     """Yield the rules of a rule set."""
     for name in ("migrationRules", "domainRules", "encodingRules"):
         rules = rule_set.get(name)
@@ -441,18 +447,18 @@ def _update_with_rule(digest: Any, rule: Mapping[str, Any]) -> None:
         value = rule.get(name)
         if isinstance(value, Mapping):
             for key, content in sorted(value.items()):
-                digest.update(_bytes_of(key) + _bytes_of(content))
+                digest.update(_encode(key) + _encode(content))
         elif isinstance(value, list):
-            for each in sorted(map(str, value)):
-                digest.update(_bytes_of(each))
+            for element in sorted(map(str, value)):
+                digest.update(_encode(element))
         elif value is not None:
-            digest.update(_bytes_of(value))
+            digest.update(_encode(value))
     for name in ("onSuccess", "onFailure"):
         if rule.get(name) is not None:
-            digest.update(_bytes_of(rule[name]))
+            digest.update(_encode(rule[name]))
     if rule.get("disabled"):
         digest.update(b"\1")
 
 
-def _bytes_of(value: object) -> bytes:
+def _encode(value: object) -> bytes:
     return str(value).encode()

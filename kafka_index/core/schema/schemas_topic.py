@@ -37,12 +37,12 @@ from kafka_index.core.schema.registry import (
     SubjectVersion,
     VersionNumber,
     VersionState,
-    context_of,
-    guid_of,
-    rules_of,
+    compute_guid,
+    list_rules,
+    parse_context,
 )
 
-#: The topic of a registry, unless it was configured otherwise (``kafkastore.topic``).
+#: The default topic of a registry (``kafkastore.topic``).
 SCHEMAS_TOPIC = "_schemas"
 _GUID_BYTES = 16
 
@@ -83,7 +83,7 @@ class _Delete(Struct):
     subject: str | None = None
 
 
-# Records of other key types are skipped and counted.
+# Records whose key type is not listed are skipped and counted.
 _VALUES: Mapping[str, type[Struct]] = {
     "SCHEMA": SchemaRecord,
     "CONFIG": _Config,
@@ -94,16 +94,16 @@ _VALUES: Mapping[str, type[Struct]] = {
 
 def _parse_schema(record: SchemaRecord, context: str) -> Schema:
     references = tuple(record.references or ())
-    rule_types = {str(rule.get("type")) for rule in rules_of(record.rule_set or {})}
+    rule_types = {str(rule.get("type")) for rule in list_rules(record.rule_set or {})}
     try:
-        # Confluent omits the type of Avro.
-        kind = SchemaType(record.schema_type or SchemaType.AVRO)
+        # Records of Confluent have no type if the schema is an Avro schema.
+        schema_type = SchemaType(record.schema_type or SchemaType.AVRO)
     except ValueError:
-        raise ValueError(f"unknown type of schema {record.schema_type!r}") from None
+        raise ValueError(f"unknown schema type {record.schema_type!r}") from None
     return Schema(
         record.id,
-        record.guid or _guid(record, references),
-        kind,
+        record.guid or _parse_guid(record, references),
+        schema_type,
         record.schema,
         references,
         context=context,
@@ -111,19 +111,19 @@ def _parse_schema(record: SchemaRecord, context: str) -> Schema:
     )
 
 
-def _guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
-    """Return the GUID: the MD5 that newer registries store, or the MD5 that they would compute."""
+def _parse_guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
+    """Return the GUID: the stored MD5 of newer registries, or the MD5 of the schema."""
     try:
-        stored = base64.b64decode(record.md5 or "", validate=True)
+        md5 = base64.b64decode(record.md5 or "", validate=True)
     except (binascii.Error, ValueError):
-        stored = b""
-    if len(stored) == _GUID_BYTES:
-        return str(uuid.UUID(bytes=stored))
+        md5 = b""
+    if len(md5) == _GUID_BYTES:
+        return str(uuid.UUID(bytes=md5))
     try:
-        return guid_of(record.schema, references, record.metadata, record.rule_set)
+        return compute_guid(record.schema, references, record.metadata, record.rule_set)
     except (AttributeError, TypeError):
         # Confluent's registry computes no GUID of malformed metadata.
-        return guid_of(record.schema, references)
+        return compute_guid(record.schema, references)
 
 
 #: The identity of a schema in a registry: context, ID and GUID.
@@ -170,18 +170,18 @@ class SchemasTopic:
             return
         try:
             key = decoder_of(_Key).decode(record.key or b"")
-            kind = _VALUES.get(key.keytype)
-            if kind is None:
+            value_type = _VALUES.get(key.keytype)
+            if value_type is None:
                 self.skipped[key.keytype] += 1
                 return
             # Karapace deletes with a value of 0 bytes.
-            value: Any = decoder_of(kind).decode(record.value) if record.value else None
-            if kind is SchemaRecord:
+            value: Any = decoder_of(value_type).decode(record.value) if record.value else None
+            if value_type is SchemaRecord:
                 self.add_version(key.subject, key.version, value, record.offset, path)
             else:
                 self._records.append(_Record(record.offset, path, key, value))
         except (*MALFORMED, ValueError) as error:
-            self.unreadable.append(SchemaProblem(record.offset, _reason_of(error), path))
+            self.unreadable.append(SchemaProblem(record.offset, _error_reason(error), path))
 
     def add_version(
         self,
@@ -196,10 +196,10 @@ class SchemasTopic:
         Raises `ValueError` for a version without a number, and for an unknown type of schema.
         """
         if subject is None or version is None:
-            raise ValueError("the key of a schema has no subject or version")
+            raise ValueError("the key of the schema record has no subject or version")
         schema, is_deleted = None, False
         if value is not None:
-            schema, is_deleted = _parse_schema(value, context_of(subject)), bool(value.deleted)
+            schema, is_deleted = _parse_schema(value, parse_context(subject)), bool(value.deleted)
             schema = self._distinct.setdefault(schema, schema)
         key = _Key("SCHEMA", subject, version)
         self._records.append(_Record(offset, path, key, schema, is_deleted))
@@ -254,13 +254,13 @@ class _Replay:
         version.all.add(name)
         self._schemas.pop(name, None)
         self._schemas[name] = schema
-        offset, other = self._by_id.get(name[:2], (0, schema))
-        if (other.type, other.text, other.references) != (
+        offset, id_schema = self._by_id.get(name[:2], (0, schema))
+        if (id_schema.type, id_schema.text, id_schema.references) != (
             schema.type,
             schema.text,
             schema.references,
         ):
-            reason = f"id {schema.schema_id} has another schema than at offset {offset}"
+            reason = f"id {schema.schema_id} has a different schema at offset {offset}"
             self.conflicts.append(SchemaProblem(record.offset, reason, record.path))
         self._by_id[name[:2]] = record.offset, schema
 
@@ -269,32 +269,32 @@ class _Replay:
         for subject, versions in self._versions.items():
             for number, version in versions.items():
                 for name in version.all:
-                    found = SubjectVersion(subject, number, version.state_of(name))
-                    subjects[name].append(found)
+                    subject_version = SubjectVersion(subject, number, version.state_of(name))
+                    subjects[name].append(subject_version)
         for name, schema in self._schemas.items():
             yield replace(schema, subjects=tuple(sorted(subjects[name])))
 
     def settings(self) -> dict[str, SubjectSettings]:
-        found = {}
+        settings = {}
         for subject in {*self._configs, *self._modes}:
             config, mode = self._configs.get(subject), self._modes.get(subject)
             if config is not None or mode is not None:
                 config, mode = config or _Config(), mode or _Mode()
-                found[subject] = SubjectSettings(
+                settings[subject] = SubjectSettings(
                     config.compatibility_level, mode.mode, config.alias
                 )
-        return found
+        return settings
 
 
-def _reason_of(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     if isinstance(error, RecursionError):
-        return "JSON that is nested too deeply"
+        return "the JSON of the record is nested too deeply"
     # Invalid UTF-8 is a ValueError too.
     is_malformed = isinstance(error, MsgspecError | UnicodeError)
-    return f"not a record of a registry: {error}" if is_malformed else str(error)
+    return f"the record is not a schema record: {error}" if is_malformed else str(error)
 
 
-def schemas_of_dump(
+def read_dump_schemas(
     paths: Sequence[str], budget: DecompressionBudget, topic: str = SCHEMAS_TOPIC
 ) -> Schemas:
     """Read the schemas from the topic of a registry in a dump.
@@ -302,16 +302,16 @@ def schemas_of_dump(
     Raises `InputError` if the topic is not in the input or a path cannot be read.
     """
     segments = list_dump(paths, topics=re.compile(re.escape(topic))).segments
-    found = SchemasTopic()
+    schemas_topic = SchemasTopic()
     for directory, group in groupby(segments, key=lambda segment: segment.partition_directory):
         log = TopicLog(list(group), budget, reads_on=True)
         for record in log.records():
-            found.add(record, directory)
+            schemas_topic.add(record, directory)
         raise_retriable(log.faults)
-        found.unreadable += map(_problem_of, log.faults)
-    return found.schemas(topic)
+        schemas_topic.unreadable += map(_to_problem, log.faults)
+    return schemas_topic.schemas(topic)
 
 
-def _problem_of(fault: KafkaIndexError) -> SchemaProblem:
+def _to_problem(fault: KafkaIndexError) -> SchemaProblem:
     reason = f"{fault.described}; {fault.hint}" if fault.hint else fault.described
     return SchemaProblem(None, reason, fault.path or "", fault.position_bytes)

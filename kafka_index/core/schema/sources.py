@@ -22,13 +22,13 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.state_files import MALFORMED, decoder_of
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.core.schema.folder import schemas_of_folder
+from kafka_index.core.schema.folder import read_folder
 from kafka_index.core.schema.registry import SchemaProblem, Schemas
 from kafka_index.core.schema.schemas_topic import (
     SCHEMAS_TOPIC,
     SchemaRecord,
     SchemasTopic,
-    schemas_of_dump,
+    read_dump_schemas,
 )
 
 #: The schemas of the topic ``_schemas`` in the input; ``dump:NAME`` names another topic.
@@ -39,12 +39,12 @@ USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _ALL_CONTEXTS = ":*:"
 # The maximum of Confluent (schema.search.max.limit).
-_PAGE = 1000
+_PAGE_SCHEMAS = 1000
 _TIMEOUT_SECONDS = 30
 _MAX_RESPONSE_BYTES = 1 << 30
 _NOT_FOUND = 404
 
-_Listed = dict[tuple[str, int], SchemaRecord]
+_SubjectRecords = dict[tuple[str, int], SchemaRecord]
 
 
 def open_schemas(
@@ -56,13 +56,13 @@ def open_schemas(
     """
     refuse_passwords([source])
     if _URL.match(source):
-        return _schemas_of_url(source)
+        return _read_registry(source)
     kind, separator, topic = source.partition(":")
     if kind != FROM_DUMP or (separator and not topic):
-        return schemas_of_folder(source)
+        return read_folder(source)
     budget = budget or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     try:
-        return schemas_of_dump(inputs, budget, topic or SCHEMAS_TOPIC)
+        return read_dump_schemas(inputs, budget, topic or SCHEMAS_TOPIC)
     except InputError as error:
         if is_retriable(error):
             raise
@@ -72,43 +72,44 @@ def open_schemas(
         ) from error
 
 
-def _schemas_of_url(url: str) -> Schemas:
+def _read_registry(url: str) -> Schemas:
     """Read all schemas of a registry, including soft-deleted schemas.
 
     Raises `InputError` if the URL is not a registry's, and `ReadError` if requests fail.
     """
     base = url.rstrip("/")
     topic = SchemasTopic()
-    listed = _list(base, with_deleted=True)
-    live = _list(base, with_deleted=False)
+    all_versions = _list_versions(base, with_deleted=True)
+    live_versions = _list_versions(base, with_deleted=False)
     # A version that was registered between the two requests is only in the second list.
-    for number, (name, record) in enumerate((listed | live).items()):
-        record.deleted = name not in live
+    for number, (name, record) in enumerate((all_versions | live_versions).items()):
+        record.deleted = name not in live_versions
         try:
             topic.add_version(*name, record, number)
         except ValueError as error:
-            topic.unreadable.append(SchemaProblem(None, f"{name[0]} {name[1]}: {error}", base))
+            reason = f"subject {name[0]}, version {name[1]}: {error}"
+            topic.unreadable.append(SchemaProblem(None, reason, base))
     return topic.schemas(base, has_foreign_ids=True)
 
 
-def _list(base: str, *, with_deleted: bool) -> _Listed:
-    found: _Listed = {}
+def _list_versions(base: str, *, with_deleted: bool) -> _SubjectRecords:
+    versions: _SubjectRecords = {}
     while True:
         query = {
             "deleted": str(with_deleted).lower(),
             "subjectPrefix": _ALL_CONTEXTS,
-            "offset": len(found),
-            "limit": _PAGE,
+            "offset": len(versions),
+            "limit": _PAGE_SCHEMAS,
         }
-        page = _get(f"{base}/schemas?{urlencode(query)}", base)
-        new = {name: record for name, record in page.items() if name not in found}
+        page = _get_page(f"{base}/schemas?{urlencode(query)}", base)
+        new_versions = {name: record for name, record in page.items() if name not in versions}
         # Pages may be smaller than the limit. Karapace ignores the limit and returns all schemas.
-        if not new:
-            return found
-        found |= new
+        if not new_versions:
+            return versions
+        versions |= new_versions
 
 
-def _get(url: str, base: str) -> _Listed:
+def _get_page(url: str, base: str) -> _SubjectRecords:
     request = Request(url, headers={"Accept": _ACCEPT})  # noqa: S310, http or https only
     user = os.environ.get(USER_VARIABLE)
     if user:
@@ -121,16 +122,16 @@ def _get(url: str, base: str) -> _Listed:
     except HTTPError as error:
         with error:
             if error.code == _NOT_FOUND:
-                raise _no_registry(base, f"HTTP {error.code}") from None
-            raise _failed(base, f"HTTP {error.code} {error.reason}") from error
+                raise _no_registry_error(base, f"HTTP {error.code}") from None
+            raise _request_error(base, f"HTTP {error.code} {error.reason}") from error
     except (OSError, HTTPException) as error:
-        raise _failed(base, str(getattr(error, "reason", None) or error)) from error
+        raise _request_error(base, str(getattr(error, "reason", None) or error)) from error
     if len(data) > _MAX_RESPONSE_BYTES:
-        raise _no_registry(base, f"a response of more than {_MAX_RESPONSE_BYTES} bytes")
+        raise _no_registry_error(base, f"a response of more than {_MAX_RESPONSE_BYTES} bytes")
     try:
         records: list[Any] = decoder_of(list[SchemaRecord]).decode(data)
     except MALFORMED as error:
-        raise _no_registry(base, f"the response is not a list of schemas: {error}") from error
+        raise _no_registry_error(base, f"the response is not a list of schemas: {error}") from error
     return {
         (record.subject, record.version): record
         for record in records
@@ -138,18 +139,18 @@ def _get(url: str, base: str) -> _Listed:
     }
 
 
-def _failed(base: str, reason: str) -> ReadError:
+def _request_error(base: str, reason: str) -> ReadError:
     return ReadError(
-        f"the schema registry does not respond: {reason}",
+        f"the request to the schema registry failed: {reason}",
         path=base,
-        hint=f"run again; {USER_VARIABLE}=USER:PASSWORD gives a user",
+        hint=f"run again; if the registry requires a user, set {USER_VARIABLE}=USER:PASSWORD",
     )
 
 
-def _no_registry(base: str, found: str) -> InputError:
+def _no_registry_error(base: str, response: str) -> InputError:
     return InputError(
-        "there is no schema registry at this URL",
+        "the URL is not the URL of a schema registry",
         path=base,
-        found=found,
-        hint="give the URL under which GET /schemas lists its schemas",
+        found=response,
+        hint="give the base URL of the registry, without /schemas",
     )

@@ -32,7 +32,7 @@ _ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER_BYTES = 18
 # The maximum depth of nested types in protoc.
-_MOST_INDEXES = 32
+_MAX_INDEXES = 32
 _VARINT_BYTES = 5
 # Apicurio's ``Ref``: its length, the tag of field 1, the length of the name.
 _REF_NAME_TAG, _REF_OVERHEAD, _MAX_REF_BYTES = 0x0A, 3, 0x80
@@ -48,7 +48,7 @@ class Reason(StrEnum):
     UNKNOWN_ID = "unknown_id"
     #: The schema does not parse, or a schema that it refers to is missing.
     BAD_SCHEMA = "bad_schema"
-    #: The bytes end before the value does, or lengths in them are out of range.
+    #: The bytes end within the value, or a length in the bytes is out of range.
     TRUNCATED = "truncated"
     #: Bytes follow the value.
     TRAILING = "trailing"
@@ -61,7 +61,7 @@ class Reason(StrEnum):
     TOO_LARGE = "too_large"
     #: The value does not match the types of its schema.
     BAD_VALUE = "bad_value"
-    #: The type of the column was joined without this schema.
+    #: The type of the column was determined before the schema was registered or found.
     OTHER_SCHEMA = "other_schema"
 
 
@@ -147,7 +147,7 @@ class Frames:
                 yield key, rows
 
 
-def frames_of(
+def find_frames(
     values: pa.Array,
     headers: pa.Array | None = None,
     *,
@@ -177,7 +177,7 @@ def frames_of(
     return framer.frames(values)
 
 
-#: The maximum number of schema IDs of one topic that are counted separately.
+#: The maximum number of schema IDs that are counted separately for the keys or values of a topic.
 MAX_KEYS = 1000
 _MANY_KEYS = 10
 _FEW_SIZES = 2
@@ -199,20 +199,22 @@ class KeyCounts:
 
     def add_frames(self, frames: Frames) -> None:
         """Count the rows of a column."""
-        found = np.bincount(frames.key_numbers + 1, minlength=len(frames.keys) + 1)[1:].tolist()
-        self._add_keys((key, n) for key, n in zip(frames.keys, found, strict=True) if n)
+        _, *key_counts = np.bincount(
+            frames.key_numbers + 1, minlength=len(frames.keys) + 1
+        ).tolist()
+        self._add_keys((key, n) for key, n in zip(frames.keys, key_counts, strict=True) if n)
         framings = np.bincount(frames.framing).tolist()
         self.framings.update({Framing(form): n for form, n in enumerate(framings) if n})
         if len(self.body_sizes) < _FEW_SIZES:
             sizes = (frames.ends - frames.starts)[frames.framing == Framing.ID]
             self._add_body_sizes(np.unique(sizes).tolist())
 
-    def add(self, other: KeyCounts) -> None:
-        """Add the counts of other rows."""
-        self._add_keys(other.keys.items())
-        self.framings.update(other.framings)
-        self.others += other.others
-        self._add_body_sizes(other.body_sizes)
+    def add(self, more: KeyCounts) -> None:
+        """Add the counts of more rows."""
+        self._add_keys(more.keys.items())
+        self.framings.update(more.framings)
+        self.others += more.others
+        self._add_body_sizes(more.body_sizes)
 
     def _add_keys(self, keys: Iterable[tuple[SchemaKey, int]]) -> None:
         for key, count in keys:
@@ -222,35 +224,36 @@ class KeyCounts:
                 self.others += count
 
     def _add_body_sizes(self, sizes: Iterable[int]) -> None:
-        """Add body sizes; two distinct sizes are enough to see that sizes differ."""
+        """Add body sizes. Two distinct sizes suffice to find that sizes differ."""
         for size in sizes:
             if len(self.body_sizes) < _FEW_SIZES:
                 self.body_sizes.add(size)
 
-    def are_numbers(self, known: int) -> bool:
-        """Return whether 4-byte IDs, some of them known, are probably the start of plain numbers.
+    def are_numbers(self, known_ids: int) -> bool:
+        """Return whether the 4-byte IDs are probably the first bytes of plain numbers.
 
         A number of 8 bytes begins with zeros, too, and has 3 bytes after the apparent ID. Numbers
-        rarely repeat, unlike IDs. A number may be a known ID by chance.
+        rarely repeat, unlike IDs. `known_ids` is the number of IDs that have a schema: a number may
+        equal the ID of a schema by chance.
         """
-        distinct = len(self.keys) + self.others
-        if known * _MANY_KEYS > len(self.keys):
+        distinct_ids = len(self.keys) + self.others
+        if known_ids * _MANY_KEYS > len(self.keys):
             return False
-        named = self.keys.total() + self.others
-        is_rare = named * 2 < self.framings.total() - self.framings[Framing.NULL]
-        is_varied = distinct * 4 > named and (distinct >= _MANY_KEYS or is_rare)
+        id_records = self.keys.total() + self.others
+        is_rare = id_records * 2 < self.framings.total() - self.framings[Framing.NULL]
+        is_varied = distinct_ids * 4 > id_records and (distinct_ids >= _MANY_KEYS or is_rare)
         return is_varied or self.body_sizes == {_LONG_BYTES - 1 - _ID_BYTES}
 
 
 class _Framer:
-    """Finds the frames of the rows of a binary array, one form after another."""
+    """Finds the frames of the rows of a binary array, in one pass for each format."""
 
     def __init__(self, values: pa.Array) -> None:
         self._data, self._starts, self._ends = binary_buffers(values)
         self._sizes = self._ends - self._starts
         count = len(values)
         self._filled = np.flatnonzero(self._sizes > 0)
-        self._first = self._data[self._starts[self._filled]]
+        self._magic = self._data[self._starts[self._filled]]
         self._framing = np.full(count, Framing.NONE, np.uint8)
         self._framing[self._sizes == 0] = Framing.EMPTY
         self._body = self._starts.copy()
@@ -259,76 +262,76 @@ class _Framer:
         self._header_data = self._data[:0]
         self._header_starts, self._header_ends = np.zeros((2, count), np.int64)
 
-    def _begin_with(self, magic: int, frame_bytes: int) -> Longs:
-        """Return the rows that begin with a byte and have at least the size of a frame."""
-        rows: Longs = self._filled[self._first == magic]
+    def _rows_with_magic(self, magic: int, frame_bytes: int) -> Longs:
+        """Return the rows that begin with a magic byte; shorter rows than a frame are marked."""
+        rows: Longs = self._filled[self._magic == magic]
         is_short = self._sizes[rows] < frame_bytes
         self._framing[rows[is_short]] = Framing.TOO_SHORT
         return rows[~is_short]
 
-    def _set(self, rows: Longs, framing: Framing, frame_bytes: int) -> None:
+    def _set_frame(self, rows: Longs, framing: Framing, frame_bytes: int) -> None:
         self._framing[rows] = framing
         self._body[rows] = self._starts[rows] + frame_bytes
 
     def find_ids(self) -> None:
         """Find frames of ``00`` and an id."""
-        rows = self._begin_with(_CONFLUENT_MAGIC, 1 + _ID_BYTES)
+        rows = self._rows_with_magic(_CONFLUENT_MAGIC, 1 + _ID_BYTES)
         positions = self._starts[rows] + 1
-        ids = _integers(self._data, positions, _ID_BYTES)
+        ids = _read_integers(self._data, positions, _ID_BYTES)
         is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
-        places = np.flatnonzero(is_wide)
+        wide_candidates = np.flatnonzero(is_wide)
         # An ID is not zero, in either size.
-        is_wide[places] = _integers(self._data, positions[places], _WIDE_ID_BYTES) != 0
-        self._set(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
+        wide_ids = _read_integers(self._data, positions[wide_candidates], _WIDE_ID_BYTES)
+        is_wide[wide_candidates] = wide_ids != 0
+        self._set_frame(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
         self._keys.add(KeyKind.ID, rows[~is_wide], ids[~is_wide])
-        wide_ids = _integers(self._data, positions[is_wide], _WIDE_ID_BYTES)
-        self._set(rows[is_wide], Framing.WIDE_ID, 1 + _WIDE_ID_BYTES)
-        self._keys.add(KeyKind.WIDE_ID, rows[is_wide], wide_ids)
+        self._set_frame(rows[is_wide], Framing.WIDE_ID, 1 + _WIDE_ID_BYTES)
+        self._keys.add(KeyKind.WIDE_ID, rows[is_wide], wide_ids[wide_ids != 0])
 
     def find_guids(self) -> None:
         """Find frames of ``01`` and a GUID."""
-        rows = self._begin_with(_GUID_MAGIC, 1 + _GUID_BYTES)
-        self._set(rows, Framing.GUID, 1 + _GUID_BYTES)
+        rows = self._rows_with_magic(_GUID_MAGIC, 1 + _GUID_BYTES)
+        self._set_frame(rows, Framing.GUID, 1 + _GUID_BYTES)
         self._keys.add_uuids(KeyKind.GUID, rows, self._data, self._starts[rows] + 1)
 
     def find_glue(self) -> None:
         """Find frames of AWS Glue."""
-        rows = self._begin_with(_GLUE_MAGIC, _GLUE_HEADER_BYTES)
+        rows = self._rows_with_magic(_GLUE_MAGIC, _GLUE_HEADER_BYTES)
         rows = rows[np.isin(self._data[self._starts[rows] + 1], (_GLUE_PLAIN, _GLUE_ZLIB))]
-        self._set(rows, Framing.GLUE, _GLUE_HEADER_BYTES)
+        self._set_frame(rows, Framing.GLUE, _GLUE_HEADER_BYTES)
         self._keys.add_uuids(KeyKind.GLUE_UUID, rows, self._data, self._starts[rows] + 2)
         self._is_compressed[rows] = self._data[self._starts[rows] + 1] == _GLUE_ZLIB
 
     def find_headers(self, headers: _LastHeaders, part: str) -> None:
-        """Find the frames in headers; the values of their rows are bodies."""
+        """Find the schema IDs in headers. The values of such rows are bodies without a frame."""
         self._header_data = headers.data
-        for name, kind in (("globalId", KeyKind.GLOBAL_ID), ("contentId", KeyKind.CONTENT_ID)):
+        for name, key_kind in (("globalId", KeyKind.GLOBAL_ID), ("contentId", KeyKind.CONTENT_ID)):
             rows, starts, ends = headers.find(f"apicurio.{part}.{name}")
             is_id = ends - starts == _WIDE_ID_BYTES
-            self._set_by_header(
+            self._set_header_frames(
                 rows, np.where(is_id, Framing.APICURIO_HEADER, Framing.TOO_SHORT), ends, ends
             )
-            ids = _integers(headers.data, starts[is_id], _WIDE_ID_BYTES)
-            self._keys.add(kind, rows[is_id], ids)
+            ids = _read_integers(headers.data, starts[is_id], _WIDE_ID_BYTES)
+            self._keys.add(key_kind, rows[is_id], ids)
         rows, starts, ends = headers.find(f"__{part}_schema_id")
         sizes = ends - starts
-        first = np.full(len(rows), _CONFLUENT_MAGIC, np.uint8)
-        first[sizes > 0] = headers.data[starts[sizes > 0]]
-        is_id = (first == _CONFLUENT_MAGIC) & (sizes > _ID_BYTES)
-        is_guid = (first == _GUID_MAGIC) & (sizes > _GUID_BYTES)
-        is_short = (first == _CONFLUENT_MAGIC) | (first == _GUID_MAGIC)
+        magic = np.full(len(rows), _CONFLUENT_MAGIC, np.uint8)
+        magic[sizes > 0] = headers.data[starts[sizes > 0]]
+        is_id = (magic == _CONFLUENT_MAGIC) & (sizes > _ID_BYTES)
+        is_guid = (magic == _GUID_MAGIC) & (sizes > _GUID_BYTES)
+        is_short = (magic == _CONFLUENT_MAGIC) | (magic == _GUID_MAGIC)
         framing = np.select(
             (is_id, is_guid, is_short),
             (Framing.HEADER_ID, Framing.HEADER_GUID, Framing.TOO_SHORT),
             Framing.NONE,
         )
-        after = starts + np.where(is_guid, 1 + _GUID_BYTES, 1 + _ID_BYTES)
-        self._set_by_header(rows, framing, after, ends)
-        ids = _integers(headers.data, starts[is_id] + 1, _ID_BYTES)
+        body_starts = starts + np.where(is_guid, 1 + _GUID_BYTES, 1 + _ID_BYTES)
+        self._set_header_frames(rows, framing, body_starts, ends)
+        ids = _read_integers(headers.data, starts[is_id] + 1, _ID_BYTES)
         self._keys.add(KeyKind.ID, rows[is_id], ids)
         self._keys.add_uuids(KeyKind.GUID, rows[is_guid], headers.data, starts[is_guid] + 1)
 
-    def _set_by_header(
+    def _set_header_frames(
         self, rows: Longs, framing: NDArray[np.integer], starts: Longs, ends: Longs
     ) -> None:
         self._framing[rows] = framing
@@ -367,23 +370,26 @@ class _KeyNumbers:
     def add(self, kind: KeyKind, rows: Longs, ids: Longs) -> None:
         """Set integers as keys of rows."""
         if len(rows) and (ids == ids[0]).all():
-            self.numbers[rows] = self._number(SchemaKey(kind, int(ids[0])))
+            self.numbers[rows] = self._key_number(SchemaKey(kind, int(ids[0])))
             return
-        found, numbers = np.unique(ids, return_inverse=True)
-        self._set(rows, [SchemaKey(kind, value) for value in found.tolist()], numbers)
+        distinct_ids, numbers = np.unique(ids, return_inverse=True)
+        self._set_keys(rows, [SchemaKey(kind, value) for value in distinct_ids.tolist()], numbers)
 
     def add_uuids(self, kind: KeyKind, rows: Longs, data: Bytes, positions: Longs) -> None:
         """Set the UUIDs at positions as keys of rows."""
-        raw = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
-        found, numbers = np.unique(raw.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True)
-        uuids = [str(uuid.UUID(bytes=bytes(value))) for value in found]
-        self._set(rows, [SchemaKey(kind, value) for value in uuids], numbers)
+        uuid_bytes = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
+        distinct_uuids, numbers = np.unique(
+            uuid_bytes.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True
+        )
+        uuids = [str(uuid.UUID(bytes=bytes(value))) for value in distinct_uuids]
+        self._set_keys(rows, [SchemaKey(kind, value) for value in uuids], numbers)
 
-    def _set(self, rows: Longs, keys: Sequence[SchemaKey], numbers: Longs) -> None:
+    def _set_keys(self, rows: Longs, keys: Sequence[SchemaKey], numbers: Longs) -> None:
         if keys:
-            self.numbers[rows] = np.array([self._number(key) for key in keys], np.int32)[numbers]
+            key_numbers = np.array([self._key_number(key) for key in keys], np.int32)
+            self.numbers[rows] = key_numbers[numbers]
 
-    def _number(self, key: SchemaKey) -> int:
+    def _key_number(self, key: SchemaKey) -> int:
         return self.keys.setdefault(key, len(self.keys))
 
 
@@ -399,12 +405,12 @@ def binary_buffers(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
     return data, ends[:-1], ends[1:]
 
 
-def _integers(data: Bytes, positions: Longs, size_bytes: int) -> Longs:
+def _read_integers(data: Bytes, positions: Longs, size_bytes: int) -> Longs:
     """Return the big-endian integers of 4 or 8 bytes at positions."""
-    found = np.zeros(len(positions), np.int64)
-    for at in range(size_bytes):
-        found = (found << 8) | data[positions + at]
-    return found.astype(np.int32).astype(np.int64) if size_bytes == _ID_BYTES else found
+    integers = np.zeros(len(positions), np.int64)
+    for byte_number in range(size_bytes):
+        integers = (integers << 8) | data[positions + byte_number]
+    return integers.astype(np.int32).astype(np.int64) if size_bytes == _ID_BYTES else integers
 
 
 class _LastHeaders:
@@ -412,34 +418,35 @@ class _LastHeaders:
 
     def __init__(self, headers: pa.Array) -> None:
         pairs = headers.values
-        self._names = pairs.field("key")
+        self._header_names = pairs.field("key")
         self._is_valid = np.asarray(pairs.field("value").is_valid())
         self.data, self._starts, self._ends = binary_buffers(pairs.field("value"))
         offsets = np.asarray(headers.offsets).astype(np.int64)
         # The list offsets of a null row may include headers, which are ignored.
-        self._first, self._end = offsets[:-1], offsets[1:]
+        self._row_starts, self._row_ends = offsets[:-1], offsets[1:]
         self._has_headers = np.asarray(headers.is_valid())
 
     def find(self, name: str) -> tuple[Longs, Longs, Longs]:
-        """Return the rows with such a header that is not null, and the positions of its bytes."""
-        found = np.flatnonzero(np.asarray(pc.equal(self._names, name).fill_null(False)))  # noqa: FBT003
-        if not len(found):
-            return found, found, found
-        last = np.searchsorted(found, self._end, "left") - 1
-        rows = np.flatnonzero((last >= 0) & self._has_headers)
-        places = found[last[rows]]
-        is_own = (places >= self._first[rows]) & self._is_valid[places]
-        rows, places = rows[is_own], places[is_own]
-        return rows, self._starts[places], self._ends[places]
+        """Return the rows whose last header of a name is not null, and the bounds of its bytes."""
+        has_name = pc.fill_null(pc.equal(self._header_names, name), fill_value=False)
+        named_headers = np.flatnonzero(np.asarray(has_name))
+        if not len(named_headers):
+            return named_headers, named_headers, named_headers
+        last_numbers = np.searchsorted(named_headers, self._row_ends, "left") - 1
+        rows = np.flatnonzero((last_numbers >= 0) & self._has_headers)
+        header_numbers = named_headers[last_numbers[rows]]
+        is_valid = (header_numbers >= self._row_starts[rows]) & self._is_valid[header_numbers]
+        rows, header_numbers = rows[is_valid], header_numbers[is_valid]
+        return rows, self._starts[header_numbers], self._ends[header_numbers]
 
 
-#: A message type: its positions in the file and in other types, or its name in the file.
+#: A message type: its positions in the file and in the enclosing types, or its name in the file.
 MessagePath: TypeAlias = tuple[int, ...] | tuple[str]
 
 
 @dataclass(frozen=True, slots=True)
 class MessageIndexes:
-    """The message types of Protobuf rows, by their positions in the file and in other types.
+    """The message types of Protobuf rows, by position in the file and in the enclosing types.
 
     Attributes
     ----------
@@ -457,94 +464,103 @@ class MessageIndexes:
     starts: Longs
 
 
-def message_indexes(frames: Frames, rows: Longs, *, has_names: bool = False) -> MessageIndexes:
-    """Read the message types of Protobuf rows: a count and as many indexes, zigzag varints.
+def read_message_indexes(frames: Frames, rows: Longs, *, has_names: bool = False) -> MessageIndexes:
+    """Read the message types of Protobuf rows: the number of indexes, and the indexes.
 
-    They are in the header if the header has the schema ID, and before the message otherwise. A
-    count of 0 is the path ``(0,)``. With `has_names`, the registry may be Apicurio's, whose
-    serializers write a name instead: a message ``Ref`` before the message. With Apicurio's headers,
-    both may be missing; the message then has the first type.
+    All are zigzag varints. They are in the header if the header has the schema ID; otherwise, they
+    precede the message. If the number is 0, the path is ``(0,)``. With `has_names`, the registry
+    may be Apicurio's, whose serializers write a message ``Ref`` with a name instead. With
+    Apicurio's headers, the message may have neither indexes nor a name, and has the first type.
     """
     framing = frames.framing[rows]
-    by_header = np.isin(framing, (Framing.HEADER_ID, Framing.HEADER_GUID))
-    parts: list[tuple[Longs, MessageIndexes]] = []
-    is_left = np.ones(len(rows), np.bool_)
+    row_groups: list[tuple[Longs, MessageIndexes]] = []
+    is_unread = np.ones(len(rows), np.bool_)
 
-    def take(chosen: NDArray[np.bool_], read: Callable[[Longs], MessageIndexes]) -> None:
-        places = np.flatnonzero(chosen & is_left)
-        if len(places):
-            parts.append((places, read(rows[places])))
-            is_left[places] = False
+    def read_group(is_member: NDArray[np.bool_], read: Callable[[Longs], MessageIndexes]) -> None:
+        positions = np.flatnonzero(is_member & is_unread)
+        if len(positions):
+            row_groups.append((positions, read(rows[positions])))
+            is_unread[positions] = False
 
-    take(by_header, partial(_indexes_in_headers, frames))
+    has_header = np.isin(framing, (Framing.HEADER_ID, Framing.HEADER_GUID))
+    read_group(has_header, partial(_read_header_indexes, frames))
     if has_names:
-        take(_have_names(frames, rows), partial(_names, frames))
-    take(framing == Framing.APICURIO_HEADER, partial(_first_types, frames))
-    take(is_left, lambda own: _read_indexes(frames.data, frames.starts[own], frames.ends[own]))
-    return parts[0][1] if len(parts) == 1 else _joined(len(rows), parts)
+        read_group(_begin_with_name(frames, rows), partial(_read_names, frames))
+    read_group(framing == Framing.APICURIO_HEADER, partial(_first_message_types, frames))
+    read_group(is_unread, partial(_read_body_indexes, frames))
+    return row_groups[0][1] if len(row_groups) == 1 else _join_indexes(len(rows), row_groups)
 
 
-def _indexes_in_headers(frames: Frames, rows: Longs) -> MessageIndexes:
-    found = _read_indexes(frames.header_data, frames.header_starts[rows], frames.header_ends[rows])
-    return replace(found, starts=frames.starts[rows])
+def _read_body_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
+    return _read_indexes(frames.data, frames.starts[rows], frames.ends[rows])
 
 
-def _first_types(frames: Frames, rows: Longs) -> MessageIndexes:
+def _read_header_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
+    indexes = _read_indexes(
+        frames.header_data, frames.header_starts[rows], frames.header_ends[rows]
+    )
+    return replace(indexes, starts=frames.starts[rows])
+
+
+def _first_message_types(frames: Frames, rows: Longs) -> MessageIndexes:
     return MessageIndexes(((0,),), np.zeros(len(rows), np.int32), frames.starts[rows])
 
 
-def _have_names(frames: Frames, rows: Longs) -> NDArray[np.bool_]:
-    """Return which bodies begin with a ``Ref``: its length, and a text field 1 with the name."""
+def _begin_with_name(frames: Frames, rows: Longs) -> NDArray[np.bool_]:
+    """Return which bodies begin with a ``Ref``: a length, and field 1 with the name of a type."""
     starts, data = frames.starts[rows], frames.data
-    found = frames.ends[rows] - starts > _REF_OVERHEAD
-    places = starts[found]
-    length = data[places].astype(np.int64)
-    found[found] = (
+    has_name = frames.ends[rows] - starts > _REF_OVERHEAD
+    positions = starts[has_name]
+    length = data[positions].astype(np.int64)
+    has_name[has_name] = (
         (length >= _REF_OVERHEAD)
         & (length < _MAX_REF_BYTES)
-        & (places + 1 + length <= frames.ends[rows][found])
-        & (data[places + 1] == _REF_NAME_TAG)
-        & (data[places + 2] == length - 2)
+        & (positions + 1 + length <= frames.ends[rows][has_name])
+        & (data[positions + 1] == _REF_NAME_TAG)
+        & (data[positions + 2] == length - 2)
     )
-    for row in np.flatnonzero(found).tolist():
-        found[row] = _NAME.fullmatch(_name_at(data, int(starts[row]))) is not None
-    return found
+    for row in np.flatnonzero(has_name).tolist():
+        has_name[row] = _NAME.fullmatch(_read_name(data, int(starts[row]))) is not None
+    return has_name
 
 
-def _names(frames: Frames, rows: Longs) -> MessageIndexes:
+def _read_names(frames: Frames, rows: Longs) -> MessageIndexes:
     starts = frames.starts[rows]
-    names = [_name_at(frames.data, start).decode() for start in starts.tolist()]
+    names = [_read_name(frames.data, start).decode() for start in starts.tolist()]
     numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
     paths: tuple[MessagePath, ...] = tuple((name,) for name in numbers)
     path_numbers = np.array([numbers[name] for name in names], np.int32)
     return MessageIndexes(paths, path_numbers, starts + 1 + frames.data[starts])
 
 
-def _name_at(data: Bytes, start: int) -> bytes:
+def _read_name(data: Bytes, start: int) -> bytes:
     return data[start + 3 : start + 1 + int(data[start])].tobytes()
 
 
-def _joined(count: int, parts: Iterable[tuple[Longs, MessageIndexes]]) -> MessageIndexes:
+def _join_indexes(count: int, row_groups: Iterable[tuple[Longs, MessageIndexes]]) -> MessageIndexes:
     paths: list[MessagePath] = []
     numbers, starts = np.full(count, -1, np.int32), np.zeros(count, np.int64)
-    for rows, part in parts:
-        own = part.path_numbers
-        numbers[rows] = np.where(own < 0, -1, own + len(paths))
-        starts[rows] = part.starts
-        paths += part.paths
-    return _distinct(paths, numbers, starts)
+    for rows, indexes in row_groups:
+        group_numbers = indexes.path_numbers
+        numbers[rows] = np.where(group_numbers < 0, -1, group_numbers + len(paths))
+        starts[rows] = indexes.starts
+        paths += indexes.paths
+    return _remove_duplicate_paths(paths, numbers, starts)
 
 
-def _distinct(
+def _remove_duplicate_paths(
     paths: Sequence[MessagePath], numbers: NDArray[np.signedinteger], starts: Longs
 ) -> MessageIndexes:
     """Return the indexes without unused or repeated paths."""
-    used = np.unique(numbers[numbers >= 0]).tolist()
-    places = {path: place for place, path in enumerate(dict.fromkeys(paths[one] for one in used))}
-    place_of = np.full(len(paths) + 1, -1, np.int32)
-    for one in used:
-        place_of[one] = places[paths[one]]
-    return MessageIndexes(tuple(places), place_of[numbers], starts)
+    used_numbers = np.unique(numbers[numbers >= 0]).tolist()
+    path_positions = {
+        path: position
+        for position, path in enumerate(dict.fromkeys(paths[number] for number in used_numbers))
+    }
+    new_numbers = np.full(len(paths) + 1, -1, np.int32)
+    for number in used_numbers:
+        new_numbers[number] = path_positions[paths[number]]
+    return MessageIndexes(tuple(path_positions), new_numbers[numbers], starts)
 
 
 def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
@@ -552,15 +568,15 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
     if (starts < ends).all() and not data[starts].any():
         return MessageIndexes(((0,),), np.zeros(len(at), np.int32), at + 1)
     counts, is_bad = _read_varints(data, at, ends, np.ones(len(at), np.bool_))
-    is_bad |= (counts < 0) | (counts > _MOST_INDEXES)
-    # A number per row, computed from its first indexes, stands for the path.
+    is_bad |= (counts < 0) | (counts > _MAX_INDEXES)
+    # Each row has the number of a path. In each pass, paths grow by one index.
     paths: list[tuple[int, ...]] = [()]
     numbers = np.zeros(len(at), np.int64)
     for level in range(int(counts[~is_bad].max(initial=0))):
         reads = (counts > level) & ~is_bad
         indexes, failed = _read_varints(data, at, ends, reads)
         is_bad |= failed | (indexes < 0)
-        # 0 means that there is no further index.
+        # 0 marks the end of a path.
         following = np.where(reads & ~is_bad, indexes + 1, 0)
         steps, numbers = np.unique((numbers << 32) | following, return_inverse=True)
         paths = [
@@ -568,29 +584,31 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
             for step in steps.tolist()
         ]
     paths = [path or (0,) for path in paths]
-    return _distinct(paths, np.where(is_bad, -1, numbers), np.where(is_bad, starts, at))
+    return _remove_duplicate_paths(
+        paths, np.where(is_bad, -1, numbers), np.where(is_bad, starts, at)
+    )
 
 
 def _read_varints(
     data: Bytes, at: Longs, ends: Longs, reads: NDArray[np.bool_]
 ) -> tuple[Longs, NDArray[np.bool_]]:
-    """Read a zigzag varint in some rows (``ByteUtils.readVarint``), and advance `at` past it.
+    """Read a zigzag varint of the rows in `reads` (``ByteUtils.readVarint``), and advance `at`.
 
     Returns the numbers, and which rows end within the varint.
     """
-    found = np.zeros(len(at), np.int64)
+    values = np.zeros(len(at), np.int64)
     rows = np.flatnonzero(reads)
     is_bad = np.zeros(len(at), np.bool_)
-    for number in range(_VARINT_BYTES):
-        is_cut = at[rows] >= ends[rows]
-        is_bad[rows[is_cut]] = True
-        rows = rows[~is_cut]
-        each = data[at[rows]].astype(np.int64)
+    for byte_number in range(_VARINT_BYTES):
+        is_truncated = at[rows] >= ends[rows]
+        is_bad[rows[is_truncated]] = True
+        rows = rows[~is_truncated]
+        byte_values = data[at[rows]].astype(np.int64)
         at[rows] += 1
-        found[rows] |= (each & 0x7F) << (7 * number)
-        rows = rows[each >= 0x80]
+        values[rows] |= (byte_values & 0x7F) << (7 * byte_number)
+        rows = rows[byte_values >= 0x80]
         if not len(rows):
             break
     is_bad[rows] = True
-    found &= 0xFFFFFFFF
-    return (found >> 1) ^ -(found & 1), is_bad
+    values &= 0xFFFFFFFF
+    return (values >> 1) ^ -(values & 1), is_bad

@@ -15,7 +15,7 @@ import pytest
 import kafka_index
 from kafka_index import RunOutcome, SchemaList, UseStatus
 from kafka_index.core.errors import InputError
-from kafka_index.core.schema.folder import schemas_of_folder
+from kafka_index.core.schema.folder import read_folder
 from kafka_index.core.schema.registry import VersionState
 from kafka_index.core.schema.wire import MAX_KEYS
 from tests.support.command_line import ROOT, run_here
@@ -90,7 +90,7 @@ def test_example_dump_has_the_schemas_of_its_records() -> None:
     ]
     assert rows["coupons-value", 1]["state"] == VersionState.DELETED
     assert schemas.conclusion.text == (
-        "8 versions of 7 subjects; all 499 keys and values that name a schema have one"
+        "8 versions of 7 subjects; every schema of 499 keys and values was found"
     )
 
 
@@ -107,8 +107,8 @@ def test_subject_option_lists_only_this_subject(tmp_path: Path) -> None:
     schemas = kafka_index.read_schemas(TYPED, subject="coupons-value", output=tmp_path / "out")
     assert schemas.to_arrow()["schema_id"].to_pylist() == [4]
     assert schemas.counts["found_uses"] == 7
-    assert len(schemas_of_folder(str(tmp_path / "out"))) == 1
-    with pytest.raises(InputError, match="there is no subject 'coupons'"):
+    assert len(read_folder(str(tmp_path / "out"))) == 1
+    with pytest.raises(InputError, match="subject 'coupons' does not exist"):
         kafka_index.read_schemas(TYPED, subject="coupons")
 
 
@@ -186,7 +186,10 @@ def test_schema_ids_are_resolved_in_the_given_context(tmp_path: Path) -> None:
     root = dump_of(tmp_path, schemas, events=[(None, framed(3))])
     result = run_here("schemas", "--input", root)
     assert result.returncode == 1
-    assert "id 3 in 1 value of events: only context .staging has it" in result.stdout
+    assert (
+        "id 3 in 1 value of events: only context .staging has a schema with this ID"
+        in result.stdout
+    )
     assert kafka_index.read_schemas(root, schema_context=".staging").ok
 
 
@@ -208,15 +211,16 @@ def test_hard_deleted_schema_is_missing_once_the_log_is_compacted(tmp_path: Path
     assert kafka_index.read_schemas(before).ok
     result = run_here("schemas", "--input", after)
     assert result.returncode == 1
-    assert "1 schema missing or unusable, such as id 3 in 4 values of gone: no schema has it" in (
-        result.stdout
+    assert (
+        "1 schema is missing or unusable, such as id 3 in 4 values of gone: no schema has this ID"
+        in (result.stdout)
     )
 
 
 BROKEN = {
     "missing reference": (
         [schema_record("a", 1, 5, references=[{"name": "n", "subject": "b", "version": 2}])],
-        "schema 5 refers to 'n', which is version 2 of subject b: no schema has it",
+        "schema 5 refers to 'n', but version 2 of subject b does not exist",
     ),
     "circular reference": (
         [schema_record("a", 1, 5, references=[{"name": "n", "subject": "a", "version": 1}])],
@@ -224,7 +228,7 @@ BROKEN = {
     ),
     "two texts of an id": (
         [schema_record("a", 1, 5, '"int"'), schema_record("b", 1, 5, '"long"')],
-        "schema 5 has several texts",
+        "schema 5 has several different definitions",
     ),
 }
 
@@ -248,8 +252,8 @@ def test_malformed_record_of_the_schemas_topic_is_damage(tmp_path: Path) -> None
     dump_of(tmp_path, [*SCHEMAS, (b"{", b"{")], events=[(None, framed(2))])
     result = run_here("schemas", "--input", tmp_path)
     assert result.returncode == 1
-    assert "_schemas-0: offset 2: not a record of a registry" in result.stdout
-    assert "1 record of schemas not understood" in result.stdout
+    assert "_schemas-0: offset 2: the record is not a schema record" in result.stdout
+    assert "1 malformed schema record" in result.stdout
 
 
 def test_subject_settings_are_printed(tmp_path: Path) -> None:
@@ -304,7 +308,7 @@ def test_output_with_other_files_is_rejected(tmp_path: Path, name: str, *, has_r
         kafka_index.read_schemas(TYPED, output=tmp_path)
     (tmp_path / name).write_text("{}")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError, match="the output has other files"):
+    with pytest.raises(InputError, match="the output folder contains files of another origin"):
         kafka_index.read_schemas(TYPED, output=tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
@@ -319,7 +323,7 @@ def test_output_equal_to_the_schema_source_is_rejected(tmp_path: Path) -> None:
 def test_unreachable_registry_is_an_environment_error() -> None:
     result = run_here("schemas", "--input", TYPED, "--schemas", "http://127.0.0.1:1")
     assert result.returncode == 3
-    assert "the schema registry does not respond" in result.stderr
+    assert "the request to the schema registry failed" in result.stderr
 
 
 def test_input_without_schemas_is_rejected(tmp_path: Path) -> None:

@@ -241,7 +241,7 @@ def test_schema_folder_without_files_of_the_topic_is_rejected_with_a_hint(tmp_pa
         kafka_index.read_records(root, decode="value", schemas=tmp_path)
     (tmp_path / "t-value.avsc").write_text('"string"')
     (tmp_path / "t-value.json").write_text("{}")
-    with pytest.raises(InputError, match="two files have the name of the values of topic t"):
+    with pytest.raises(InputError, match="two schema files are named after the values of topic t"):
         kafka_index.read_records(root, decode="value", schemas=tmp_path)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.errors import InputError
-from kafka_index.core.schema.folder import schemas_of_folder, topic_schema_of_file, write_folder
+from kafka_index.core.schema.folder import read_folder, read_topic_schema, write_folder
 from kafka_index.core.schema.registry import (
     KeyKind,
     SchemaKey,
@@ -55,7 +55,7 @@ def replayed(*records: Written) -> Schemas:
 
 def references(schemas: Schemas) -> dict[str, list[str]]:
     return {
-        schema.subjects[0].subject: sorted(schemas.references_of(schema))
+        schema.subjects[0].subject: sorted(schemas.find_references(schema))
         for schema in schemas
         if schema.references
     }
@@ -75,7 +75,7 @@ def test_schema_files_of_a_folder_can_refer_to_each_other(tmp_path: Path) -> Non
             ".hidden.avsc": "no schema",
         },
     )
-    result = schemas_of_folder(str(tmp_path))
+    result = read_folder(str(tmp_path))
     assert {each.subjects[0].subject: each.type for each in result} == {
         "address.avsc": SchemaType.AVRO,
         "customer.avsc": SchemaType.AVRO,
@@ -112,7 +112,7 @@ def test_schemas_json_maps_ids_and_topics(tmp_path: Path) -> None:
             "key.avsc": '"long"',
         },
     )
-    result = schemas_of_folder(str(tmp_path))
+    result = read_folder(str(tmp_path))
     assert result.by_id(7).text == ADDRESS
     value = result.topic_schema("payments", is_key=False)
     assert value is not None
@@ -141,15 +141,15 @@ def test_schema_file_is_read_with_its_references(tmp_path: Path) -> None:
             "customer.avsc": CUSTOMER,
         },
     )
-    schemas, chosen = topic_schema_of_file(f"{tmp_path}/payment.proto#pay.Payment")
+    schemas, chosen = read_topic_schema(f"{tmp_path}/payment.proto#pay.Payment")
     assert (chosen.schema.text, chosen.type_name) == (PAYMENT, "pay.Payment")
-    assert list(schemas.references_of(chosen.schema)) == ["common/money.proto"]
-    schemas, chosen = topic_schema_of_file(f"{tmp_path}/customer.avsc")
-    assert list(schemas.references_of(chosen.schema)) == ["common.Address"]
+    assert list(schemas.find_references(chosen.schema)) == ["common/money.proto"]
+    schemas, chosen = read_topic_schema(f"{tmp_path}/customer.avsc")
+    assert list(schemas.find_references(chosen.schema)) == ["common.Address"]
 
 
 WRONG: dict[str, tuple[dict[str, str | dict[str, object]], str]] = {
-    "empty folder": ({"README": ""}, "the folder has no schema"),
+    "empty folder": ({"README": ""}, "the folder has no schema files"),
     "not JSON": ({"a.avsc": "{"}, "the schema is not JSON"),
     "too deep": ({"a.avsc": "[" * 100_000}, "the schema is not JSON"),
     "list of text": ({"schemas.json": "[]"}, "not a list of schemas"),
@@ -162,8 +162,11 @@ WRONG: dict[str, tuple[dict[str, str | dict[str, object]], str]] = {
         "Object contains unknown field `schema_id`",
     ),
     "missing file": ({"schemas.json": {"schemas": [{"file": "a.avsc"}]}}, "No such file"),
-    "file outside": ({"schemas.json": {"schemas": [{"file": "../a.avsc"}]}}, "not in the folder"),
-    "other ending": ({"schemas.json": {"schemas": [{"file": "a.txt"}]}}, "not a file of a schema"),
+    "file outside": (
+        {"schemas.json": {"schemas": [{"file": "../a.avsc"}]}},
+        "outside of the folder",
+    ),
+    "other ending": ({"schemas.json": {"schemas": [{"file": "a.txt"}]}}, "not a schema file"),
     "other type": (
         {"a.avsc": ADDRESS, "schemas.json": {"schemas": [{"file": "a.avsc", "type": "XSD"}]}},
         "Invalid enum value 'XSD'",
@@ -175,13 +178,13 @@ WRONG: dict[str, tuple[dict[str, str | dict[str, object]], str]] = {
 def test_invalid_schema_folder_is_rejected(tmp_path: Path, case: str) -> None:
     files, reason = WRONG[case]
     with pytest.raises(InputError, match=reason):
-        schemas_of_folder(str(write(tmp_path / "schemas", files)))
+        read_folder(str(write(tmp_path / "schemas", files)))
 
 
 def test_schema_that_is_not_utf8_is_rejected_with_its_position(tmp_path: Path) -> None:
     (tmp_path / "a.avsc").write_bytes(b'"lo\xffng"')
     with pytest.raises(InputError, match="not UTF-8") as error:
-        schemas_of_folder(str(tmp_path))
+        read_folder(str(tmp_path))
     assert error.value.position_bytes == 3
 
 
@@ -208,7 +211,7 @@ def test_written_schema_folder_is_read_back(tmp_path: Path) -> None:
         ),
     )
     assert len(write_folder(schemas, schemas.all, str(tmp_path))) == len(schemas) + 1
-    result = schemas_of_folder(str(tmp_path))
+    result = read_folder(str(tmp_path))
     assert result.all == schemas.all
     assert result.settings == schemas.settings
     assert [*result.settings] == sorted(schemas.settings)

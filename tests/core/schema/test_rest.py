@@ -109,14 +109,16 @@ def test_registry_schemas_have_versions_states_and_references() -> None:
     ]
     with serving(schemas) as server:
         result = open_schemas(server.url, [])
-    assert [(each.version, each.state) for each in result.versions_of("a")] == [
+    assert [(each.version, each.state) for each in result.list_versions("a")] == [
         (1, VersionState.DELETED),
         (2, VersionState.LIVE),
     ]
-    assert list(result.references_of(result.by_id(2))) == ["n"]
+    assert list(result.find_references(result.by_id(2))) == ["n"]
     assert result.by_guid("b7b4a7f0-0000-0000-0000-000000000001").schema_id == 2
     assert result.by_id(1, ".ctx").context == ".ctx"
-    assert [each.reason for each in result.unreadable] == ["c 1: unknown type of schema 'XSD'"]
+    assert [each.reason for each in result.unreadable] == [
+        "subject c, version 1: unknown schema type 'XSD'"
+    ]
     # Apicurio has the same API, and its ids are those of its serializers.
     assert result.find(SchemaKey(KeyKind.CONTENT_ID, 3)).schema_id == 3
 
@@ -133,9 +135,9 @@ def test_registry_user_is_read_from_the_environment(monkeypatch: pytest.MonkeyPa
 
 
 FAILURES: dict[str, tuple[tuple[int, bytes], type[KafkaIndexError], str]] = {
-    "server error": ((503, b"<html>"), ReadError, "does not respond: HTTP 503"),
-    "forbidden": ((403, b""), ReadError, "does not respond: HTTP 403"),
-    "no registry": ((404, b""), InputError, r"no schema registry at this URL .*HTTP 404"),
+    "server error": ((503, b"<html>"), ReadError, "registry failed: HTTP 503"),
+    "forbidden": ((403, b""), ReadError, "registry failed: HTTP 403"),
+    "no registry": ((404, b""), InputError, r"not the URL of a schema registry .*HTTP 404"),
     "page of HTML": ((200, b"<html>"), InputError, "the response is not a list of schemas"),
     "object": ((200, b'{"schemas":[]}'), InputError, "the response is not a list of schemas"),
 }
@@ -154,5 +156,5 @@ def test_registry_error_is_retriable_only_for_server_errors(case: str) -> None:
 def test_unreachable_registry_is_retriable() -> None:
     with serving([]) as server:
         url = server.url
-    with pytest.raises(ReadError, match="does not respond"):
+    with pytest.raises(ReadError, match="request to the schema registry failed"):
         open_schemas(url, [])

@@ -23,9 +23,9 @@ from kafka_index.core.schema.registry import (
     SubjectSettings,
     SubjectVersion,
     VersionState,
-    guid_of,
+    compute_guid,
 )
-from kafka_index.core.schema.schemas_topic import SchemasTopic, schemas_of_dump
+from kafka_index.core.schema.schemas_topic import SchemasTopic, read_dump_schemas
 from tests.support.damaged_dumps import flip
 from tests.support.record_tables import batch_of, write_partition
 from tests.support.registry_records import (
@@ -60,7 +60,7 @@ def replayed(records: Iterable[Written]) -> Schemas:
 
 def states(schemas: Schemas, subject: str) -> list[tuple[int, int | None, VersionState]]:
     return [
-        (each.version, each.schema.schema_id, each.state) for each in schemas.versions_of(subject)
+        (each.version, each.schema.schema_id, each.state) for each in schemas.list_versions(subject)
     ]
 
 
@@ -80,7 +80,7 @@ def test_computed_schema_guid_equals_the_guid_in_headers(
 ) -> None:
     # From records whose headers official readers resolved.
     named = [SchemaReference(name, name, 1) for name in references]
-    assert guid_of(text, named) == guid
+    assert compute_guid(text, named) == guid
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_schema_versions_have_the_state_of_their_last_record(case: str) -> None:
 def test_replaced_schema_stays_readable_by_id_and_guid() -> None:
     replayed_records = replayed(VERSIONS["version replaced"][0])
     assert replayed_records.by_id(7).subjects == (SubjectVersion("a", 1, GONE),)
-    assert replayed_records.by_guid(guid_of('"string"', ())).schema_id == 7
+    assert replayed_records.by_guid(compute_guid('"string"', ())).schema_id == 7
 
 
 def test_schema_id_of_several_subjects_is_one_schema() -> None:
@@ -182,16 +182,16 @@ def test_same_schema_id_in_another_context_is_another_schema() -> None:
         '"long"',
     )
     assert replayed_records.subjects() == [":.ctx:a", "a"]
-    with pytest.raises(UnknownSchemaError, match=r"no schema has id 1 of context \.other"):
+    with pytest.raises(UnknownSchemaError, match=r"no schema has id 1 in context \.other"):
         replayed_records.by_id(1, ".other")
 
 
 def test_schema_id_with_two_texts_is_a_conflict_and_the_later_text_is_used() -> None:
     replayed_records = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
     assert replayed_records.by_id(1).text == '"long"'
-    assert replayed_records.by_guid(guid_of('"string"', ())).text == '"string"'
+    assert replayed_records.by_guid(compute_guid('"string"', ())).text == '"string"'
     assert [(conflict.offset, conflict.reason) for conflict in replayed_records.conflicts] == [
-        (1, "id 1 has another schema than at offset 0")
+        (1, "id 1 has a different schema at offset 0")
     ]
 
 
@@ -223,12 +223,12 @@ def test_schema_type_defaults_to_avro() -> None:
 # ------------------------------------------------------------------------------- hostile records
 
 ODD: dict[str, tuple[Written, str]] = {
-    "no key": ((None, b"{}"), "not a record of a registry: Input data was truncated"),
-    "key of text": ((b"hello", b"{}"), "not a record of a registry: JSON is malformed"),
-    "deep key": ((b"[" * 100_000, b"{}"), "not a record of a registry: Expected `object`"),
+    "no key": ((None, b"{}"), "not a schema record: Input data was truncated"),
+    "key of text": ((b"hello", b"{}"), "not a schema record: JSON is malformed"),
+    "deep key": ((b"[" * 100_000, b"{}"), "not a schema record: Expected `object`"),
     "value of text": (
         (hard_delete("a", 1)[0], b"hello"),
-        "not a record of a registry: JSON is malformed",
+        "not a schema record: JSON is malformed",
     ),
     "deep value": (
         (hard_delete("a", 1)[0], b'{"id":1,"schema":"","metadata":' + b'{"a":' * 100_000),
@@ -239,13 +239,13 @@ ODD: dict[str, tuple[Written, str]] = {
     "huge version": (schema_record("a", 1 << 31, 1), "at `$.version`"),
     "lone surrogate": (
         (hard_delete("a", 1)[0], b'{"id":1,"schema":"\\ud800"}'),
-        "not a record of a registry",
+        "not a schema record",
     ),
     "invalid UTF-8": (
         (hard_delete("a", 1)[0], b'{"id":1,"schema":"\xff"}'),
-        "not a record of a registry",
+        "not a schema record",
     ),
-    "unknown type": (schema_record("a", 1, 1, schemaType="XSD"), "unknown type of schema 'XSD'"),
+    "unknown type": (schema_record("a", 1, 1, schemaType="XSD"), "unknown schema type 'XSD'"),
     "no version": ((b'{"keytype":"SCHEMA","subject":"a"}', b'{"id":1,"schema":"x"}'), "no subject"),
 }
 
@@ -294,13 +294,13 @@ def test_schema_references_precede_the_schemas_that_use_them() -> None:
     replayed_records = replayed(
         [referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)]
     )
-    references = replayed_records.references_of(replayed_records.by_id(1))
+    references = replayed_records.find_references(replayed_records.by_id(1))
     assert [(name, each.schema_id) for name, each in references.items()] == [("n.c", 3), ("n.b", 2)]
 
 
 def test_reference_to_deleted_version_resolves() -> None:
     replayed_records = replayed([referring("a", 1, "b"), referring("b", 2), delete_subject("b", 1)])
-    assert replayed_records.references_of(replayed_records.by_id(1))["n.b"].schema_id == 2
+    assert replayed_records.find_references(replayed_records.by_id(1))["n.b"].schema_id == 2
 
 
 def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> None:
@@ -311,14 +311,14 @@ def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> 
             schema_record("b", 2, 3, '"long"', deleted=True),
         ]
     )
-    assert replayed_records.references_of(replayed_records.by_id(1))["n.b"].schema_id == 2
+    assert replayed_records.find_references(replayed_records.by_id(1))["n.b"].schema_id == 2
 
 
 def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context() -> None:
     replayed_records = replayed(
         [referring(":.c:a", 1, "b"), schema_record("b", 1, 2), schema_record(":.c:b", 1, 2, '"x"')]
     )
-    assert replayed_records.references_of(replayed_records.by_id(1, ".c"))["n.b"].context == ".c"
+    assert replayed_records.find_references(replayed_records.by_id(1, ".c"))["n.b"].context == ".c"
 
 
 @pytest.mark.parametrize(
@@ -327,11 +327,11 @@ def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context
         ([referring("a", 1, "a")], "schema 1 refers to itself"),
         (
             [referring("a", 1, "b"), referring("b", 2, "c"), referring("c", 3, "a")],
-            r"schema 1 refers to itself, by reference 'n\.a' of schema 3",
+            r"schema 1 refers to itself through reference 'n\.a' of schema 3",
         ),
         (
             [referring("a", 1, "b")],
-            r"schema 1 refers to 'n\.b', which is version 1 of subject b: no schema has it",
+            r"schema 1 refers to 'n\.b', but version 1 of subject b does not exist",
         ),
     ],
 )
@@ -340,7 +340,7 @@ def test_circular_or_missing_schema_reference_is_rejected(
 ) -> None:
     replayed_records = replayed(records)
     with pytest.raises(BadSchemaError, match=reason):
-        replayed_records.references_of(replayed_records.by_id(1))
+        replayed_records.find_references(replayed_records.by_id(1))
 
 
 def test_long_chain_of_references_resolves() -> None:
@@ -351,7 +351,7 @@ def test_long_chain_of_references_resolves() -> None:
         else referring(f"s{number}", number + 1)
         for number in range(links + 1)
     )
-    assert len(replayed_records.references_of(replayed_records.by_id(1))) == links
+    assert len(replayed_records.find_references(replayed_records.by_id(1))) == links
 
 
 # ------------------------------------------------------------------------------- foreign ids
@@ -384,7 +384,7 @@ def test_schemas_after_damage_in_the_topic_are_read(tmp_path: Path, damaged: int
     position = len(b"".join(batches[:damaged]))
     log = tmp_path / "_schemas-0" / f"{0:020d}.log"
     flip(log, position + len(batches[damaged]) - 5)
-    result = schemas_of_dump([str(tmp_path)], BUDGET)
+    result = read_dump_schemas([str(tmp_path)], BUDGET)
     assert [each.schema_id for each in result] == [n for n in range(4) if n != damaged]
     (problem,) = result.unreadable
     assert (problem.path, problem.position_bytes) == (str(log), position)
@@ -401,10 +401,10 @@ def test_oversized_schema_record_is_reported_and_others_are_read(tmp_path: Path)
         batch_of(offset, [(1000, key, value)], ZSTD) for offset, (key, value) in enumerate(records)
     ]
     write_partition(tmp_path, {0: b"".join(batches)}, "_schemas-0")
-    result = schemas_of_dump([str(tmp_path)], DecompressionBudget(1 << 20))
+    result = read_dump_schemas([str(tmp_path)], DecompressionBudget(1 << 20))
     assert [each.schema_id for each in result] == [1, 3]
     assert ["--max-decompressed-bytes" in each.reason for each in result.unreadable] == [True]
-    assert len(schemas_of_dump([str(tmp_path)], BUDGET)) == 3
+    assert len(read_dump_schemas([str(tmp_path)], BUDGET)) == 3
 
 
 def test_schemas_topic_with_backward_offsets_is_replayed_by_offset(tmp_path: Path) -> None:
@@ -416,18 +416,18 @@ def test_schemas_topic_with_backward_offsets_is_replayed_by_offset(tmp_path: Pat
         for offset in (2, 0, 1)
     ]
     write_partition(tmp_path, {0: b"".join(batches)}, "_schemas-0")
-    assert states(schemas_of_dump([str(tmp_path)], BUDGET), "a") == [(1, 1, LIVE)]
+    assert states(read_dump_schemas([str(tmp_path)], BUDGET), "a") == [(1, 1, LIVE)]
 
 
 def test_input_without_the_schemas_topic_is_rejected(tmp_path: Path) -> None:
     write_topic(tmp_path, "orders", [schema_record("a", 1, 1)])
     with pytest.raises(InputError, match="no topic matches '_schemas'"):
-        schemas_of_dump([str(tmp_path)], BUDGET)
+        read_dump_schemas([str(tmp_path)], BUDGET)
 
 
 def test_schemas_can_be_read_from_another_topic_name(tmp_path: Path) -> None:
     write_topic(tmp_path, "my.schemas", [schema_record("a", 1, 1)])
-    assert len(schemas_of_dump([str(tmp_path)], BUDGET, "my.schemas")) == 1
+    assert len(read_dump_schemas([str(tmp_path)], BUDGET, "my.schemas")) == 1
 
 
 # ------------------------------------------------------------------------------- against a model
@@ -493,7 +493,7 @@ def test_schema_replay_equals_the_model_in_any_record_order(
     actual = topic.schemas("")
     expected = model_of(operations)
     for (subject, version), (schema_id, state) in expected.items():
-        known = {each.version: each for each in actual.versions_of(subject)}[version]
+        known = {each.version: each for each in actual.list_versions(subject)}[version]
         assert known.state is state
         if state is not GONE:
             assert known.schema.schema_id == schema_id

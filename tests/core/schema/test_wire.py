@@ -18,8 +18,8 @@ from kafka_index.core.schema.registry import KeyKind, SchemaKey
 from kafka_index.core.schema.wire import (
     Framing,
     MessagePath,
-    frames_of,
-    message_indexes,
+    find_frames,
+    read_message_indexes,
 )
 
 GUID = bytes(range(16))
@@ -111,7 +111,7 @@ def rows_of(
             for row in [[("__value_schema_id", b"x")]] * offset + list(headers)
         ]
         header_column = pa.array(pairs, HEADERS)[offset:]
-    frames = frames_of(column, header_column)
+    frames = find_frames(column, header_column)
     numbers = {row: key for key, rows in frames.groups() for row in rows.tolist()}
     result = []
     for row in range(len(frames)):
@@ -171,14 +171,14 @@ def test_column_can_mix_all_framings() -> None:
 
 @pytest.mark.parametrize("values", [[], [None], [None, None], [b""]])
 def test_column_without_bytes_has_no_schema_keys(values: list[bytes | None]) -> None:
-    frames = frames_of(pa.array(values, pa.binary()))
+    frames = find_frames(pa.array(values, pa.binary()))
     assert (len(frames), frames.keys, list(frames.groups())) == (len(values), (), [])
 
 
 def test_key_schema_header_is_used_for_keys() -> None:
     headers: Headers = [("__value_schema_id", b"\0\0\0\0\1"), ("__key_schema_id", b"\0\0\0\0\2")]
     column = pa.array([[{"key": key, "value": value} for key, value in headers]])
-    frames = frames_of(pa.array([b"k"]), column.cast(HEADERS), is_key=True)
+    frames = find_frames(pa.array([b"k"]), column.cast(HEADERS), is_key=True)
     assert frames.keys == (SchemaKey(KeyKind.ID, 2),)
 
 
@@ -272,8 +272,8 @@ def paths_of(
         headers = pa.array(pairs, HEADERS)
         bodies = [b"msg"] * len(bodies)
     values = bodies if by_header else [b"\0\0\0\0\7" + body for body in bodies]
-    frames = frames_of(pa.array(values, pa.binary()), headers)
-    indexes = message_indexes(frames, np.arange(len(bodies)))
+    frames = find_frames(pa.array(values, pa.binary()), headers)
+    indexes = read_message_indexes(frames, np.arange(len(bodies)))
     # Each path is in use, and named once.
     used = set(indexes.path_numbers.tolist()) - {-1}
     assert not bodies or (used, len(set(indexes.paths))) == (set(range(len(used))), len(used))
@@ -304,8 +304,8 @@ def test_message_indexes_in_headers_and_values_are_read_together() -> None:
         HEADERS,
     )
     values = pa.array([b"a", b"\0\0\0\0\7\x02\x04b", b"\0\0\0\0\7\0c"], pa.binary())
-    frames = frames_of(values, headers)
-    indexes = message_indexes(frames, np.arange(3))
+    frames = find_frames(values, headers)
+    indexes = read_message_indexes(frames, np.arange(3))
     paths = [indexes.paths[number] for number in indexes.path_numbers]
     bodies = [frames.data[indexes.starts[row] : frames.ends[row]].tobytes() for row in range(3)]
     assert (paths, bodies) == ([(2,), (2,), (0,)], [b"a", b"b", b"c"])
@@ -338,8 +338,8 @@ NAMED: dict[str, tuple[bytes, MessagePath, bytes]] = {
 @pytest.mark.parametrize("frame", [b"\0\0\0\0\7", b"\0" + bytes(7) + b"\7"])
 def test_apicurio_message_type_names_are_read(frame: bytes) -> None:
     values = pa.array([frame + body for body, _, _ in NAMED.values()], pa.binary())
-    frames = frames_of(values)
-    indexes = message_indexes(frames, np.arange(len(frames)), has_names=True)
+    frames = find_frames(values)
+    indexes = read_message_indexes(frames, np.arange(len(frames)), has_names=True)
     assert [
         (indexes.paths[number], frames.data[start:end].tobytes())
         for number, start, end in zip(
@@ -351,13 +351,13 @@ def test_apicurio_message_type_names_are_read(frame: bytes) -> None:
 def test_apicurio_header_without_a_type_name_selects_the_first_type() -> None:
     header = [{"key": "apicurio.value.contentId", "value": bytes(7) + b"\7"}]
     values = pa.array([b"\x08\x01", named(b"Refund") + b"\x08\x01"], pa.binary())
-    frames = frames_of(values, pa.array([header, header], HEADERS))
-    indexes = message_indexes(frames, np.arange(2), has_names=True)
+    frames = find_frames(values, pa.array([header, header], HEADERS))
+    indexes = read_message_indexes(frames, np.arange(2), has_names=True)
     paths = [indexes.paths[number] for number in indexes.path_numbers]
     bodies = [frames.data[indexes.starts[row] : frames.ends[row]].tobytes() for row in range(2)]
     assert (paths, bodies) == ([(0,), ("Refund",)], [b"\x08\x01", b"\x08\x01"])
 
 
 def test_type_name_prefix_after_a_confluent_id_is_read_as_message_indexes() -> None:
-    frames = frames_of(pa.array([b"\0\0\0\0\7" + named(b"ab") + b"msg"], pa.binary()))
-    assert message_indexes(frames, np.arange(1)).paths == ((5, 1),)
+    frames = find_frames(pa.array([b"\0\0\0\0\7" + named(b"ab") + b"msg"], pa.binary()))
+    assert read_message_indexes(frames, np.arange(1)).paths == ((5, 1),)
