@@ -37,12 +37,12 @@ def backup_broker(
     output : path
         The repository: a local folder or a URI. It is created if it does not exist.
     topics : str, re.Pattern or list of str, optional
-        Only topics whose full name matches the regular expression, or whose name is listed, besides
-        ``__transaction_state``, ``__consumer_offsets`` and the metadata log.
+        Only topics whose full name matches the regular expression, or whose name is listed. Every
+        backup also contains ``__transaction_state``, ``__consumer_offsets`` and the metadata log.
     config : path, mapping or LogConfig, optional
         The broker's settings, such as its ``server.properties``.
     node_id : int, optional
-        The broker, if the directories belong to several brokers.
+        The node ID of the broker, if the directories belong to several brokers.
     brokers : list of int
         The brokers that a backup expects; by default the brokers of the repository.
     wait : str or timedelta
@@ -51,21 +51,23 @@ def backup_broker(
         Capture the logs at this cutoff time, which is the same for all brokers.
     bootstrap_server : str, optional
         The address of a running broker, from which high watermarks are requested instead of
-        waiting up to 10 s for its checkpoint. It needs the extra ``backup``.
+        waiting up to 10 s for its checkpoint. This option needs the extra ``backup``.
     max_bandwidth : float, optional
         Limit for reads of logs, in millions of bytes per second.
 
     Returns
     -------
     BackupResult
-        A row per partition. A partition that cannot be backed up is a row, not an exception.
+        A row per partition. A partition that cannot be backed up is a row with the reason.
 
     Raises
     ------
     InputError
-        The directories are not a broker's data directories, or the repository is another cluster's.
+        The directories are not a broker's data directories, or the repository belongs to another
+        cluster.
     KafkaIndexError
-        The directories cannot be read, or the repository cannot be written. It has no new backup.
+        The directories cannot be read, or the repository cannot be written. The repository has no
+        new backup.
 
     Examples
     --------
@@ -90,12 +92,13 @@ def open_backup(uri: Path) -> BackupRepository:
     Returns
     -------
     BackupRepository
-        A row per backup. Its `at` returns the path of a backup, as an input for other functions.
+        A row per backup. The method `at` returns the path of a backup, as an input for other
+        functions.
 
     Raises
     ------
     InputError
-        It is not a repository of backups.
+        The URI is not a repository of backups.
 
     Examples
     --------

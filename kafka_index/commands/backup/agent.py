@@ -4,7 +4,7 @@ A repeated backup starts at multiples of its period since 1970, as cron and syst
 that the brokers of a cluster back up at the same time without communicating.
 
 `Monitor` writes metrics in Prometheus' text format and a health file, both atomically. Counters
-continue from the file of an earlier process, so that they are correct for backups from cron too.
+continue from the file of an earlier process, so that backups from cron are counted correctly too.
 Prometheus reads the file through the textfile collector of its node exporter.
 """
 
@@ -44,9 +44,9 @@ from kafka_index.core.job.engine import Engine, Listener
 from kafka_index.core.job.result import ReportSink
 
 _LOGGER = logging.getLogger(__name__)
-#: The most attempts at a backup whose barrier the other brokers leave before this one arrives.
+#: Maximum number of attempts, if the other brokers leave each barrier before this broker arrives.
 MAX_MISSED_BARRIERS = 5
-# Metrics are rewritten at this interval, so that the age in them is accurate.
+# Metrics are rewritten at least this often, so that the age of the newest backup is accurate.
 _LONGEST_SLEEP_S = 15.0
 
 _PREFIX = "kafka_index_backup_"
@@ -56,15 +56,15 @@ _COUNTER = re.compile(rf"^({_PREFIX}\w+_total{{[^}}]*}}) ([0-9]{{1,18}})$", re.M
 _DONE, _PARTIAL, _FAILED = "done", "partial", "failed"
 _HELP = {
     "backups_total": "Backups, by result: done, partial (partitions were skipped) or failed.",
-    "uploaded_bytes_total": "Bytes that were new in the repository.",
-    "failed_backups": "Failed backups since the last one that did not fail.",
+    "uploaded_bytes_total": "Bytes that backups added to the repository.",
+    "failed_backups": "Consecutive failed backups since the last successful backup.",
     "last_cutoff_timestamp_seconds": "Cutoff time of the newest backup of this broker.",
-    "last_end_timestamp_seconds": "End of the last backup, which may have failed.",
-    "age_seconds": "Time since the cutoff time of the newest backup, when this file was written.",
+    "last_end_timestamp_seconds": "Time at which the last backup succeeded or failed.",
+    "age_seconds": "Time from the cutoff of the newest backup to the last write of this file.",
     "duration_seconds": "Duration of the newest backup.",
-    "uploaded_bytes": "Bytes that were new in the newest backup.",
-    "stored_bytes": "Bytes of all chunks of the newest backup.",
-    "lag_bytes": "Bytes above the high watermarks, which are not in the newest backup.",
+    "uploaded_bytes": "Bytes that the newest backup added to the repository.",
+    "stored_bytes": "Bytes of all chunks in the newest backup.",
+    "lag_bytes": "Bytes above high watermarks, omitted from the newest backup.",
     "partitions": "Partitions in the newest backup.",
     "skipped_partitions": "Partitions that the newest backup skipped.",
     "missing_brokers": "Expected brokers that are not in the newest backup.",
@@ -80,28 +80,34 @@ def backup(
     return back_up(request)
 
 
-def back_up(request: BackupRequest, inspected: InspectedPartitions | None = None) -> BackupResult:
-    """Back up a broker, from opening or joining a backup to its manifest.
+def back_up(
+    request: BackupRequest, inspected_partitions: InspectedPartitions | None = None
+) -> BackupResult:
+    """Back up a broker, from opening or joining a backup to the manifest of the broker.
 
-    `inspected` has the partitions that the previous backup of this process inspected and left to
-    other brokers, about 400 bytes per log. It is updated by this backup.
+    `inspected_partitions` has the partitions that the previous backup of this process inspected and
+    other brokers stored, about 400 bytes per log. This backup updates the mapping.
 
     Raises `BarrierMissedError` if the other brokers continued without this one at every attempt.
     """
-    for left in reversed(range(MAX_MISSED_BARRIERS)):
+    for attempt in range(1, MAX_MISSED_BARRIERS + 1):
         try:
             with reading_inputs(follow_links=False) as unread:
-                result = _back_up_once(request, {} if inspected is None else inspected)
+                result = _back_up_once(
+                    request, {} if inspected_partitions is None else inspected_partitions
+                )
                 return replace(result, unread=unread_texts(unread))
         except BarrierMissedError as error:
-            if not left:
+            if attempt == MAX_MISSED_BARRIERS:
                 raise
-            _LOGGER.warning("%s; it opens another backup", error)
+            _LOGGER.warning("%s; the broker opens another backup", error)
     raise AssertionError
 
 
-def _back_up_once(request: BackupRequest, inspected: InspectedPartitions) -> BackupResult:
-    with BrokerBackup(request, inspected) as backup:
+def _back_up_once(
+    request: BackupRequest, inspected_partitions: InspectedPartitions
+) -> BackupResult:
+    with BrokerBackup(request, inspected_partitions) as backup:
         brokers = backup.brokers
         backup.inspect()
         barrier = _join_backup(backup, brokers, request)
@@ -113,11 +119,11 @@ def _back_up_once(request: BackupRequest, inspected: InspectedPartitions) -> Bac
         if isinstance(barrier, SingleBroker):
             backup.store()
         else:
-            _store_led(backup, barrier)
+            _store_partitions(backup, barrier)
             backup.forget_skipped(members)
         result = backup.commit(barrier.backup_id, (*brokers, *members), members)
-        inspected.clear()
-        inspected.update(backup.inspected())
+        inspected_partitions.clear()
+        inspected_partitions.update(backup.inspected_partitions())
         return result
 
 
@@ -132,27 +138,29 @@ def _join_backup(
     return join_backup(root, node_id, brokers, timeout_s=timeout_s, newest_backup_id=newest)
 
 
-def _store_led(backup: BrokerBackup, barrier: BackupBarrier) -> None:
+def _store_partitions(backup: BrokerBackup, barrier: BackupBarrier) -> None:
     """Store the partitions that this broker leads, then those that no other broker stored.
 
     A stopped broker leads no partition: other brokers may have later batches.
     """
     leaders = backup.leaders
-    led = {
+    led_folders = {
         folder
         for folder, leader in leaders.items()
         if leader == backup.broker.node_id and backup.is_running
     }
-    backup.store(led.__contains__)
-    others = {folder: leader for folder, leader in leaders.items() if folder not in led}
-    lacking = barrier.await_leaders(backup.stored_folders, others)
-    if any(others[folder] is not None for folder in lacking):
+    backup.store(led_folders.__contains__)
+    remote_leaders = {
+        folder: leader for folder, leader in leaders.items() if folder not in led_folders
+    }
+    unstored_folders = barrier.await_leaders(backup.stored_folders, remote_leaders)
+    if any(remote_leaders[folder] is not None for folder in unstored_folders):
         backup.await_elections()
-    backup.store(lacking.__contains__)
+    backup.store(unstored_folders.__contains__)
 
 
 class Health(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the health file; times are ISO 8601."""
+    """The content of the health file, with times in ISO 8601."""
 
     healthy: bool
     backup_id: str | None
@@ -164,62 +172,62 @@ class Health(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Monitor:
-    """Writes the metrics file and the health file of one broker; None for no file."""
+    """Writes the metrics file and the health file of one broker, unless their paths are None."""
 
     def __init__(self, node_id: int, metrics_path: str | None, health_path: str | None) -> None:
         self._metrics_path, self._health_path = metrics_path, health_path
         self._labels = f'node="{node_id}"'
         self._counters: dict[str, int] = {}
         for outcome in (_DONE, _PARTIAL, _FAILED):
-            self._count("backups_total", 0, f'result="{outcome}"')
-        self._count("uploaded_bytes_total", 0)
-        self._continue_counters()
-        self._newest: BackupResult | None = None
+            self._add_to_counter("backups_total", 0, f'result="{outcome}"')
+        self._add_to_counter("uploaded_bytes_total", 0)
+        self._read_counters()
+        self._newest_result: BackupResult | None = None
         self._duration_ms = 0
-        self._failed = 0
+        self._failed_backups = 0
         self._ended_ms: int | None = None
 
     def on_backup(self, result: BackupResult, duration_ms: int) -> None:
         """Count a completed backup, and write both files."""
-        self._newest, self._duration_ms = result, duration_ms
-        self._failed = 0
+        self._newest_result, self._duration_ms = result, duration_ms
+        self._failed_backups = 0
         outcome = _PARTIAL if result.skipped_partitions else _DONE
-        self._count("backups_total", 1, f'result="{outcome}"')
-        self._count("uploaded_bytes_total", result.sizes_bytes["new"])
-        self._on_end(None)
+        self._add_to_counter("backups_total", 1, f'result="{outcome}"')
+        self._add_to_counter("uploaded_bytes_total", result.sizes_bytes["new"])
+        self._record_end(None)
 
     def on_failure(self, error: BaseException) -> None:
         """Count a failed backup, and write both files."""
-        self._failed += 1
-        self._count("backups_total", 1, f'result="{_FAILED}"')
-        self._on_end(printable(str(error)))
+        self._failed_backups += 1
+        self._add_to_counter("backups_total", 1, f'result="{_FAILED}"')
+        self._record_end(printable(str(error)))
 
     def write_metrics(self) -> None:
         if self._metrics_path is not None:
-            _write(self._metrics_path, self._text().encode(), "metrics")
+            _write_atomically(self._metrics_path, self._format_metrics().encode(), "metrics")
 
-    def _on_end(self, error: str | None) -> None:
+    def _record_end(self, error: str | None) -> None:
         self._ended_ms = now_ms()
         self.write_metrics()
         if self._health_path is None:
             return
-        newest = self._newest
+        newest = self._newest_result
         health = Health(
             healthy=error is None,
             backup_id=None if newest is None else newest.backup_id,
             cutoff=None if newest is None else time_text(newest.cutoff_ms),
             ended=time_text(self._ended_ms),
-            failed_backups=self._failed,
+            failed_backups=self._failed_backups,
             skipped_partitions=0 if newest is None else len(newest.skipped_partitions),
             error=error,
         )
-        _write(self._health_path, msgspec.json.encode(health) + b"\n", "health")
+        _write_atomically(self._health_path, msgspec.json.encode(health) + b"\n", "health")
 
-    def _count(self, name: str, more: int, *labels: str) -> None:
+    def _add_to_counter(self, name: str, increment: int, *labels: str) -> None:
         key = f"{_PREFIX}{name}{{{','.join((self._labels, *labels))}}}"
-        self._counters[key] = self._counters.get(key, 0) + more
+        self._counters[key] = self._counters.get(key, 0) + increment
 
-    def _continue_counters(self) -> None:
+    def _read_counters(self) -> None:
         if self._metrics_path is None:
             return
         with suppress(FileNotFoundError, UnicodeDecodeError):
@@ -228,18 +236,18 @@ class Monitor:
                 if key in self._counters:
                     self._counters[key] = int(count)
 
-    def _text(self) -> str:
-        gauges: dict[str, float] = {"failed_backups": self._failed}
+    def _format_metrics(self) -> str:
+        gauges: dict[str, float] = {"failed_backups": self._failed_backups}
         if self._ended_ms is not None:
             gauges["last_end_timestamp_seconds"] = self._ended_ms / _SECOND_MS
-        if self._newest is not None:
+        if self._newest_result is not None:
             gauges["duration_seconds"] = self._duration_ms / _SECOND_MS
-            gauges |= _gauges(self._newest, now_ms())
+            gauges |= _result_gauges(self._newest_result, now_ms())
         lines: list[str] = []
         for name, help_text in _HELP.items():
-            kind = "counter" if name.endswith("_total") else "gauge"
+            metric_type = "counter" if name.endswith("_total") else "gauge"
             samples: Sequence[str] = ()
-            if kind == "counter":
+            if metric_type == "counter":
                 samples = [
                     f"{key} {count}"
                     for key, count in self._counters.items()
@@ -248,16 +256,19 @@ class Monitor:
             elif name in gauges:
                 samples = [f"{_PREFIX}{name}{{{self._labels}}} {gauges[name]}"]
             if samples:
-                lines += [f"# HELP {_PREFIX}{name} {help_text}", f"# TYPE {_PREFIX}{name} {kind}"]
+                lines += [
+                    f"# HELP {_PREFIX}{name} {help_text}",
+                    f"# TYPE {_PREFIX}{name} {metric_type}",
+                ]
                 lines += samples
         return "".join(f"{line}\n" for line in lines)
 
 
-def _gauges(result: BackupResult, now: int) -> dict[str, float]:
+def _result_gauges(result: BackupResult, time_ms: int) -> dict[str, float]:
     sizes, skipped = result.sizes_bytes, len(result.skipped_partitions)
     return {
         "last_cutoff_timestamp_seconds": result.cutoff_ms / _SECOND_MS,
-        "age_seconds": max(now - result.cutoff_ms, 0) / _SECOND_MS,
+        "age_seconds": max(time_ms - result.cutoff_ms, 0) / _SECOND_MS,
         "uploaded_bytes": sizes["new"],
         "stored_bytes": sizes["stored"],
         "lag_bytes": result.lag_bytes,
@@ -267,15 +278,15 @@ def _gauges(result: BackupResult, now: int) -> dict[str, float]:
     }
 
 
-def _write(path: str, data: bytes, what: str) -> None:
-    with atomic_file(path, what=f"file of {what}") as file:
+def _write_atomically(path: str, data: bytes, noun: str) -> None:
+    with atomic_file(path, what=f"file of {noun}") as file:
         file.write(data)
         file.commit(durable=False)
 
 
 @dataclass(frozen=True)
 class Agent:
-    """Runs backups with a function, and reports each to a monitor."""
+    """Runs backups with a function, and reports every result to a monitor."""
 
     back_up: Callable[[], BackupResult]
     monitor: Monitor
@@ -283,7 +294,7 @@ class Agent:
     sleep: Callable[[float], None] = time.sleep
 
     def run_once(self) -> BackupResult:
-        """Run a backup; count and raise a failure."""
+        """Run a backup, and report the result or the failure to the monitor before raising it."""
         started_ms = now_ms()
         try:
             result = self.back_up()
@@ -296,8 +307,8 @@ class Agent:
     def run_every(self, period_s: float) -> None:
         """Run a backup now and at each multiple of the period; never return.
 
-        A failure is logged and counted, and the next backup tries again. Only errors that would
-        recur are raised: wrong options, and invalid input of the first backup.
+        A failure is logged and counted, and the next backup follows on schedule. Only errors that
+        would recur are raised: wrong options, and invalid input of the first backup.
         """
         is_first = True
         while True:
@@ -308,12 +319,12 @@ class Agent:
             except (KafkaIndexError, OSError) as error:
                 if is_first and isinstance(error, InputError) and not is_retriable(error):
                     raise
-                _LOGGER.warning("the backup failed, and the next one tries again: %s", error)
+                _LOGGER.warning("the backup failed; the next backup follows on schedule: %s", error)
             is_first = False
             self._await_next(period_s)
 
     def _await_next(self, period_s: float) -> None:
         next_time = (self.clock() // period_s + 1) * period_s
-        while (left := next_time - self.clock()) > 0:
-            self.sleep(min(left, _LONGEST_SLEEP_S))
+        while (wait_s := next_time - self.clock()) > 0:
+            self.sleep(min(wait_s, _LONGEST_SLEEP_S))
             self.monitor.write_metrics()

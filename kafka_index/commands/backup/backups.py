@@ -66,8 +66,8 @@ from kafka_index.core.log.scan.file_records import LogBatches
 
 #: Number of manifests or objects that are read concurrently.
 READS_AT_A_TIME = 8
-_DELETED_AT_A_TIME = 500
-_ANNOUNCED_AT_A_TIME = 20_000
+_DELETE_BATCH = 500
+_ANNOUNCEMENT_BATCH = 20_000
 _FOLDERS_OF_SMALL_FILES = (
     *(HEADS_FOLDER, BACKUPS_FOLDER, EXPIRED_FOLDER),
     *(ANNOUNCED_FOLDER, BARRIERS_FOLDER),
@@ -98,11 +98,11 @@ def read_backups(
 ) -> Iterator[BackupManifests]:
     """Yield the manifests of backups, given by ID with their brokers.
 
-    Backups that expire concurrently are omitted. The bytes of manifests are read ahead, but only
-    one backup at a time is decoded.
+    Backups that expire concurrently are omitted. The bytes of manifests are read ahead, but the
+    manifests of only one backup at a time are decoded.
     """
 
-    def read(key: tuple[str, int]) -> StoredManifest | KafkaIndexError | None:
+    def read_manifest(key: tuple[str, int]) -> StoredManifest | KafkaIndexError | None:
         try:
             return repository.stored_manifest(*key)
         except MissingManifestError:
@@ -113,18 +113,19 @@ def read_backups(
             return error
 
     keys = [(backup_id, node_id) for backup_id, brokers in backups.items() for node_id in brokers]
-    stored = map_requests(read, keys, threads=READS_AT_A_TIME, name="manifests")
-    for backup_id, own in groupby(zip(keys, stored, strict=True), key=lambda each: each[0][0]):
+    read_results = map_requests(read_manifest, keys, threads=READS_AT_A_TIME, name="manifests")
+    keyed_results = zip(keys, read_results, strict=True)
+    for backup_id, backup_results in groupby(keyed_results, key=lambda result: result[0][0]):
         manifests: list[Manifest] = []
         errors: list[KafkaIndexError] = []
         hashes: list[str] = []
-        for _, each in own:
-            if isinstance(each, KafkaIndexError):
-                errors.append(each)
-            elif each is not None:
+        for _, read_result in backup_results:
+            if isinstance(read_result, KafkaIndexError):
+                errors.append(read_result)
+            elif read_result is not None:
                 try:
-                    manifests.append(each.parse())
-                    hashes.append(hash_of(each.data))
+                    manifests.append(read_result.parse())
+                    hashes.append(hash_of(read_result.data))
                 except KafkaIndexError as error:
                     errors.append(error)
         if manifests or errors:
@@ -137,21 +138,27 @@ def list_backups(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> BackupRepository:
-    """List the backups in a repository; raises `InputError` if it is not a repository."""
+    """List the backups in a repository; raises `InputError` if the URI is not a repository."""
     root = absolute_path(request.uri)
     repository = open_repository(root)
     repository.file()
-    brokers = {backup_id: own for backup_id, own in repository.brokers_with_heads().items() if own}
-    chosen = dict(list(brokers.items())[-request.last :] if request.last else brokers.items())
+    brokers = {
+        backup_id: node_ids
+        for backup_id, node_ids in repository.brokers_with_heads().items()
+        if node_ids
+    }
+    listed_backups = dict(
+        list(brokers.items())[-request.last :] if request.last else brokers.items()
+    )
     now = now_ms()
     rows: list[dict[str, object]] = []
     complete_ms: int | None = None
     is_damaged = False
-    for each in read_backups(repository, chosen):
-        row = _row(each, now)
-        is_damaged |= bool(each.errors)
-        if each.is_complete:
-            cutoff_ms = cutoff_time(each.manifests)
+    for backup in read_backups(repository, listed_backups):
+        row = _backup_row(backup, now)
+        is_damaged |= bool(backup.errors)
+        if backup.is_complete:
+            cutoff_ms = cutoff_time(backup.manifests)
             row["gap_ms"] = None if complete_ms is None else cutoff_ms - complete_ms
             complete_ms = cutoff_ms
         rows.append(row)
@@ -160,27 +167,36 @@ def list_backups(
         RunOutcome.DAMAGE if is_damaged else RunOutcome.DONE,
         root=root,
         now_ms=now,
-        earlier=len(brokers) - len(chosen),
+        earlier=len(brokers) - len(listed_backups),
     )
 
 
-def _row(backup: BackupManifests, now: int) -> dict[str, object]:
+def _backup_row(backup: BackupManifests, now: int) -> dict[str, object]:
     manifests = backup.manifests
-    partitions = {each.topic_partition for one in manifests for each in one.partitions}
-    skipped = {TopicPartition(own.topic, own.partition) for one in manifests for own in one.skipped}
+    partitions = {
+        partition.topic_partition for manifest in manifests for partition in manifest.partitions
+    }
+    skipped = {
+        TopicPartition(entry.topic, entry.partition)
+        for manifest in manifests
+        for entry in manifest.skipped
+    }
     skipped -= partitions
     status, reason = "complete", None
     if backup.errors:
         status, reason = "damaged", str(backup.errors[0])
     elif backup.missing_brokers:
         status = "incomplete"
-        reason = f"no manifest of broker {', '.join(map(str, backup.missing_brokers))}"
+        reason = f"brokers without a manifest: {', '.join(map(str, backup.missing_brokers))}"
     elif not is_consistent(manifests):
         status = "inconsistent"
-        reason = "brokers did not synchronize: transactions and groups may differ between them"
+        reason = (
+            "brokers did not synchronize: transactions and consumer groups may differ between "
+            "brokers"
+        )
     elif skipped:
-        first = min(skipped).directory_name
-        reason = f"{plural(len(skipped), 'partition')} skipped, such as {first}"
+        example = min(skipped).directory_name
+        reason = f"the backup skipped {plural(len(skipped), 'partition')}, such as {example}"
     cutoff_ms = cutoff_time(manifests) if manifests else None
     opened_ms = backup_id_ms(backup.backup_id)
     return {
@@ -188,27 +204,29 @@ def _row(backup: BackupManifests, now: int) -> dict[str, object]:
         "opened": opened_ms,
         "cutoff": cutoff_ms,
         "status": status,
-        "brokers": sorted(each.node_id for each in manifests),
+        "brokers": sorted(manifest.node_id for manifest in manifests),
         "missing_brokers": backup.missing_brokers,
         "partitions": len(partitions),
         "skipped_partitions": len(skipped),
-        "new_bytes": sum(each.new_bytes for each in manifests),
-        "bytes": _bytes_of(manifests),
+        "new_bytes": sum(manifest.new_bytes for manifest in manifests),
+        "bytes": _sum_object_bytes(manifests),
         "age_ms": max(now - (opened_ms if cutoff_ms is None else cutoff_ms), 0),
         "reason": reason,
     }
 
 
-def _bytes_of(manifests: Iterable[Manifest]) -> int:
-    """Return the size of the objects in manifests, each object once."""
+def _sum_object_bytes(manifests: Iterable[Manifest]) -> int:
+    """Return the total size of the distinct objects in manifests."""
     copies: dict[str, list[tuple[LogChunk | KeptFile, ...]]] = {}
     for manifest in manifests:
         for partition in manifest.partitions:
             copies.setdefault(partition.folder, []).append(partition.objects)
     return sum(
-        each.size_bytes
-        for own in copies.values()
-        for each in (own[0] if len(own) == 1 else {*chain(*own)})
+        stored_object.size_bytes
+        for object_lists in copies.values()
+        for stored_object in (
+            object_lists[0] if len(object_lists) == 1 else {*chain(*object_lists)}
+        )
     )
 
 
@@ -220,9 +238,9 @@ def verify_backups(
 ) -> VerifyBackupsResult:
     """Check the objects in the manifests of a backup, or of all backups.
 
-    Names and sizes of all objects are compared with a listing. Each object is read with the
-    probability `sample`. Its hash, and the checksums and offsets of its batches, are then verified.
-    Raises `InputError` if the repository or backup does not exist.
+    Names and sizes of all objects are compared with a listing. `sample` percent of the objects are
+    read. Their hashes, and the checksums and offsets of their batches, are verified. Raises
+    `InputError` if the repository or backup does not exist.
     """
     root = absolute_path(request.uri)
     repository = open_repository(root)
@@ -234,20 +252,22 @@ def verify_backups(
     rows: list[dict[str, object]] = []
     partitions: dict[str, TopicPartition] = {}
     # Number of backups with an object, by its folder and its entry in manifests.
-    backups: Counter[tuple[str, LogChunk | KeptFile]] = Counter()
-    for found in read_backups(repository, brokers):
+    backup_counts: Counter[tuple[str, LogChunk | KeptFile]] = Counter()
+    for backup in read_backups(repository, brokers):
         objects: set[tuple[str, LogChunk | KeptFile]] = set()
-        for each in chain.from_iterable(one.partitions for one in found.manifests):
-            partitions[each.folder] = each.topic_partition
-            objects.update(zip(repeat(each.folder), each.objects))
-        backups.update(objects)
-        rows += _manifest_faults(repository, found)
-    paths = {(folder, named): f"{root}/{folder}/{named.object_name}" for folder, named in backups}
+        for partition in chain.from_iterable(manifest.partitions for manifest in backup.manifests):
+            partitions[partition.folder] = partition.topic_partition
+            objects.update(zip(repeat(partition.folder), partition.objects))
+        backup_counts.update(objects)
+        rows += _manifest_fault_rows(repository, backup)
+    paths = {
+        (folder, entry): f"{root}/{folder}/{entry.object_name}" for folder, entry in backup_counts
+    }
     expected_paths = {*paths.values()}
     sizes = {
         path: size
-        for below, size, _ in repository.listed(DATA_FOLDER)
-        if (path := f"{root}/{DATA_FOLDER}/{below}") in expected_paths
+        for relative_path, size, _ in repository.listed(DATA_FOLDER)
+        if (path := f"{root}/{DATA_FOLDER}/{relative_path}") in expected_paths
     }
     sample = {
         path
@@ -255,37 +275,46 @@ def verify_backups(
         if random.random() * 100 < request.sample  # noqa: S311, no secret
     }
 
-    def check(key: tuple[str, LogChunk | KeptFile]) -> dict[str, object]:
-        (folder, named), path = key, paths[key]
+    def check_object(key: tuple[str, LogChunk | KeptFile]) -> dict[str, object]:
+        (folder, entry), path = key, paths[key]
         size = sizes.get(path)
         row: dict[str, object] = {
             "topic": partitions[folder].topic,
             "partition": partitions[folder].partition,
-            "segment_base_offset": named.base_offset if isinstance(named, LogChunk) else None,
+            "segment_base_offset": entry.base_offset if isinstance(entry, LogChunk) else None,
             "path": path,
             "status": "listed",
-            "backups": backups[key],
-            "size_bytes": named.size_bytes,
+            "backups": backup_counts[key],
+            "size_bytes": entry.size_bytes,
             "is_read": False,
         }
         if size is None:
             return {
                 **row,
-                **_fault("missing", "the object does not exist", f"{named.size_bytes} bytes"),
+                **_fault_columns(
+                    "missing", "the object does not exist", f"{entry.size_bytes} bytes"
+                ),
             }
-        if size != named.size_bytes:
-            expected = f"{named.size_bytes} bytes"
-            return {**row, **_fault("altered", "the size differs", expected, f"{size} bytes")}
+        if size != entry.size_bytes:
+            expected = f"{entry.size_bytes} bytes"
+            return {
+                **row,
+                **_fault_columns(
+                    "altered", "the size differs from the manifest", expected, f"{size} bytes"
+                ),
+            }
         if path not in sample:
             return row
-        return {**row, "is_read": True, **_read_fault(repository, path, named)}
+        return {**row, "is_read": True, **_check_content(repository, path, entry)}
 
-    by_path = sorted(paths, key=paths.__getitem__)
-    checked = [*map_requests(check, by_path, threads=READS_AT_A_TIME, name="objects")]
-    for (folder, named), row in zip(by_path, checked, strict=True):
+    sorted_keys = sorted(paths, key=paths.__getitem__)
+    object_rows = [
+        *map_requests(check_object, sorted_keys, threads=READS_AT_A_TIME, name="objects")
+    ]
+    for (folder, entry), row in zip(sorted_keys, object_rows, strict=True):
         if request.repair and row["status"] in ("missing", "altered", "damaged"):
-            repository.mark_damaged(folder, named.object_name)
-    rows += checked
+            repository.mark_damaged(folder, entry.object_name)
+    rows += object_rows
     statuses = {str(row["status"]) for row in rows}
     outcome = RunOutcome.DONE
     if "unreadable" in statuses:
@@ -296,7 +325,7 @@ def verify_backups(
     return VerifyBackupsResult(table, outcome, root=root, is_repaired=request.repair)
 
 
-def _manifest_faults(
+def _manifest_fault_rows(
     repository: Repository, backup: BackupManifests
 ) -> Iterator[dict[str, object]]:
     """Yield a row for each manifest that cannot be read or does not match its head."""
@@ -307,49 +336,59 @@ def _manifest_faults(
         try:
             expected = repository.hash_in_head(backup.backup_id, manifest.node_id)
         except CorruptObjectError as error:
-            yield {"path": error.path, **_fault("damaged", error.message)}
+            yield {"path": error.path, **_fault_columns("damaged", error.message)}
             continue
         if expected not in (None, sha256):
             path = manifest_path(repository.root, backup.backup_id, manifest.node_id)
-            reason = "its hash differs from the hash in its head file"
-            yield {"path": path, **_fault("altered", reason, expected, sha256)}
+            reason = "the SHA-256 of the manifest differs from the head file"
+            yield {"path": path, **_fault_columns("altered", reason, expected, sha256)}
 
 
-def _read_fault(repository: Repository, path: str, named: LogChunk | KeptFile) -> dict[str, object]:
-    """Return the row columns that describe how an object differs from its manifest entry."""
+def _check_content(
+    repository: Repository, path: str, entry: LogChunk | KeptFile
+) -> dict[str, object]:
+    """Return the report columns about how an object differs from its entry in manifests."""
     try:
         data = repository.store.read(path)
     except FileNotFoundError:
-        return _fault("missing", "the object was deleted concurrently", f"{named.size_bytes} bytes")
+        return _fault_columns(
+            "missing", "the object was deleted concurrently", f"{entry.size_bytes} bytes"
+        )
     except KafkaIndexError as error:
         if not is_retriable(error):
             raise
-        return _fault("unreadable", error.message)
+        return _fault_columns("unreadable", error.message)
     _, sha256, crc32 = content_of(data)
-    if sha256 != named.sha256:
-        return _fault("altered", "the hash differs", named.sha256, sha256)
-    if crc32 != named.crc32:
-        return _fault("altered", "the CRC-32 differs", f"{named.crc32:08x}", f"{crc32:08x}")
-    if isinstance(named, KeptFile):
+    if sha256 != entry.sha256:
+        return _fault_columns(
+            "altered", "the SHA-256 differs from the manifest", entry.sha256, sha256
+        )
+    if crc32 != entry.crc32:
+        return _fault_columns(
+            "altered", "the CRC-32 differs from the manifest", f"{entry.crc32:08x}", f"{crc32:08x}"
+        )
+    if isinstance(entry, KeptFile):
         return {"status": "intact"}
-    return _batches_fault(np.frombuffer(data, np.uint8), named.base_offset, named.last_offset)
+    return _check_batches(np.frombuffer(data, np.uint8), entry.base_offset, entry.last_offset)
 
 
-def _batches_fault(data: Bytes, base_offset: int, last_offset: int) -> dict[str, object]:
+def _check_batches(data: Bytes, base_offset: int, last_offset: int) -> dict[str, object]:
     batches = LogBatches(data, 0, base_offset, verify_crc=True)
     last = -1
     for chunk in batches:
         last = int(chunk.last_offset[-1])
     if batches.stop is not None:
         stop = batches.stop
-        reason = f"at byte {stop.position_bytes}: {stop.reason_code}"
-        return _fault("damaged", reason, stop.expected, stop.found)
+        reason = f"invalid batch at byte {stop.position_bytes}: {stop.reason_code}"
+        return _fault_columns("damaged", reason, stop.expected, stop.found)
     if last != last_offset:
-        return _fault("damaged", "the last offset differs", str(last_offset), str(last))
+        return _fault_columns(
+            "damaged", "the last offset differs from the manifest", str(last_offset), str(last)
+        )
     return {"status": "intact"}
 
 
-def _fault(
+def _fault_columns(
     status: str, reason: str, expected: str | None = None, found: str | None = None
 ) -> dict[str, object]:
     return {
@@ -367,29 +406,29 @@ def expire_backups(
     _listener: Listener | None = None,
     _report: ReportSink | None = None,
 ) -> ExpireBackupsResult:
-    """Expire the backups that are not kept, and delete unreferenced objects.
+    """Expire the backups that no option retains, and delete unreferenced objects.
 
-    The objects of an expired backup are deleted by a later call, when its readers and backups based
-    on it have ended. Raises `InputError` if the repository does not exist, and `CorruptObjectError`
-    if a manifest cannot be read, because its objects are unknown.
+    A later call deletes the objects of an expired backup. Until then, readers of the backup and
+    backups based on it can finish. Raises `InputError` if the repository does not exist, and
+    `CorruptObjectError` if a manifest cannot be read, because its objects are unknown.
     """
     repository = open_repository(absolute_path(request.uri))
     repository.file()
     now = now_ms()
-    backups = [*map(_brokers_of, read_backups(repository, repository.brokers_with_heads()))]
-    kept = retained_backups(backups, request, now)
-    expired = [each for each in backups if each.backup_id not in kept]
+    backups = [*map(_summarize_backup, read_backups(repository, repository.brokers_with_heads()))]
+    retention_reasons = retained_backups(backups, request, now)
+    expired = [backup for backup in backups if backup.backup_id not in retention_reasons]
     rows = [
         {
-            "backup_id": each.backup_id,
-            "opened": backup_id_ms(each.backup_id),
-            "status": "kept" if each.backup_id in kept else "expired",
-            "reason": kept.get(each.backup_id, "not covered by any --keep option"),
+            "backup_id": backup.backup_id,
+            "opened": backup_id_ms(backup.backup_id),
+            "status": "kept" if backup.backup_id in retention_reasons else "expired",
+            "reason": retention_reasons.get(backup.backup_id, "not covered by any --keep option"),
         }
-        for each in backups
+        for backup in backups
     ]
     if not request.dry_run:
-        _expire(repository, expired)
+        _move_manifests(repository, expired)
     collector = _GarbageCollector(repository, len(expired) if request.dry_run else 0)
     collector.delete(dry_run=request.dry_run)
     return ExpireBackupsResult(
@@ -397,13 +436,13 @@ def expire_backups(
         RunOutcome.DONE,
         deleted_objects=collector.objects,
         deleted_bytes=collector.bytes,
-        waiting_manifests=collector.waiting,
+        waiting_manifests=collector.waiting_manifests,
         is_dry=request.dry_run,
     )
 
 
-class _BackupBrokers(NamedTuple):
-    """A backup, its cutoff time, and its brokers with manifests; complete if these are all."""
+class _BackupSummary(NamedTuple):
+    """A backup with its cutoff time, and whether all expected brokers have manifests."""
 
     backup_id: str
     cutoff_ms: int
@@ -411,50 +450,51 @@ class _BackupBrokers(NamedTuple):
     is_complete: bool
 
 
-def _brokers_of(backup: BackupManifests) -> _BackupBrokers:
-    """Return the brokers of a backup; raises `CorruptObjectError` for an unreadable manifest."""
+def _summarize_backup(backup: BackupManifests) -> _BackupSummary:
+    """Return the summary of a backup; raises `CorruptObjectError` for an unreadable manifest."""
     for error in backup.errors:
         raise CorruptObjectError(
-            f"no backup expires while a manifest cannot be read: {error.message}",
+            f"no backup was expired, because a manifest cannot be read: {error.message}",
             path=error.path,
             hint=f"if the backup is not needed, move the manifest and {HEADS_FOLDER}/"
             f"{backup.backup_id} out of the repository",
         )
-    brokers = tuple(each.node_id for each in backup.manifests)
-    return _BackupBrokers(
+    brokers = tuple(manifest.node_id for manifest in backup.manifests)
+    return _BackupSummary(
         backup.backup_id, cutoff_time(backup.manifests), brokers, backup.is_complete
     )
 
 
 def retained_backups(
-    backups: Sequence[_BackupBrokers], request: ExpireBackupsRequest, now: int
+    backups: Sequence[_BackupSummary], request: ExpireBackupsRequest, now: int
 ) -> dict[str, str]:
-    """Return the backups that are kept, each with the reason.
+    """Return the IDs of the backups that do not expire, with the reasons.
 
-    An incomplete backup is kept while it may become complete, and if no complete one is newer.
+    An incomplete backup does not expire while it may become complete, or if no complete backup is
+    newer.
     """
-    complete = {each.backup_id: each.cutoff_ms for each in backups if each.is_complete}
+    complete = {backup.backup_id: backup.cutoff_ms for backup in backups if backup.is_complete}
     reasons = keep_reasons(complete, request)
     newest = max(complete, default="")
     longest_ms = rules.LONGEST_BACKUP_S * 1000
-    for each in backups:
-        if each.backup_id in reasons:
+    for backup in backups:
+        if backup.backup_id in reasons:
             continue
-        if each.backup_id > newest:
-            reasons[each.backup_id] = "newer than the newest complete backup"
-        elif not each.is_complete and now - backup_id_ms(each.backup_id) < longest_ms:
-            reasons[each.backup_id] = "may be in progress"
+        if backup.backup_id > newest:
+            reasons[backup.backup_id] = "newer than the newest complete backup"
+        elif not backup.is_complete and now - backup_id_ms(backup.backup_id) < longest_ms:
+            reasons[backup.backup_id] = "the backup may be in progress"
     newest_by_broker: dict[int, str] = {}
-    for each in backups:
-        for node_id in each.brokers:
-            newest_by_broker[node_id] = max(each.backup_id, newest_by_broker.get(node_id, ""))
+    for backup in backups:
+        for node_id in backup.brokers:
+            newest_by_broker[node_id] = max(backup.backup_id, newest_by_broker.get(node_id, ""))
     for node_id, backup_id in newest_by_broker.items():
         reasons.setdefault(backup_id, f"the newest backup of broker {node_id}")
     return reasons
 
 
 def keep_reasons(cutoffs: Mapping[str, int], request: ExpireBackupsRequest) -> dict[str, str]:
-    """Return the complete backups that the ``keep`` options cover, each with the reason.
+    """Return the IDs of the complete backups that the ``keep`` options cover, with the reasons.
 
     `cutoffs` are the cutoff times of all complete backups, in milliseconds since the epoch. Only
     days, weeks and months (UTC) with a backup are counted, starting with the newest.
@@ -465,133 +505,148 @@ def keep_reasons(cutoffs: Mapping[str, int], request: ExpireBackupsRequest) -> d
     }
     newest_first = sorted(cutoffs, reverse=True)
     reasons: dict[str, str] = dict.fromkeys(newest_first[:1], "the newest complete backup")
-    rules_of_periods: Sequence[tuple[int, str, Callable[[str], object]]] = (
-        (request.keep_last, "one of the last", lambda backup_id: backup_id),
-        (request.keep_daily, "the last of its day", lambda backup_id: times[backup_id].date()),
+    keep_rules: Sequence[tuple[int, str, Callable[[str], object]]] = (
+        (
+            request.keep_last,
+            f"one of the last {plural(request.keep_last, 'complete backup')}",
+            lambda backup_id: backup_id,
+        ),
+        (
+            request.keep_daily,
+            "the last backup of the day",
+            lambda backup_id: times[backup_id].date(),
+        ),
         (
             request.keep_weekly,
-            "the last of its week",
+            "the last backup of the week",
             lambda backup_id: times[backup_id].isocalendar()[:2],
         ),
         (
             request.keep_monthly,
-            "the last of its month",
+            "the last backup of the month",
             lambda backup_id: (times[backup_id].year, times[backup_id].month),
         ),
     )
-    for count, reason, period_of in rules_of_periods:
+    for count, reason, get_period in keep_rules:
         periods: set[object] = set()
         for backup_id in newest_first:
             if len(periods) >= count:
                 break
-            period = period_of(backup_id)
+            period = get_period(backup_id)
             if period not in periods:
                 periods.add(period)
                 reasons.setdefault(backup_id, reason)
     return reasons
 
 
-def _expire(repository: Repository, backups: Iterable[_BackupBrokers]) -> None:
-    """Move the manifests of backups to `EXPIRED_FOLDER`; for a short time they are in both."""
+def _move_manifests(repository: Repository, backups: Iterable[_BackupSummary]) -> None:
+    """Move the manifests of backups to `EXPIRED_FOLDER`: copy all, then delete the originals."""
     root = repository.root
-    for each in backups:
-        for node_id in each.brokers:
-            repository.expire(each.backup_id, node_id)
+    for backup in backups:
+        for node_id in backup.brokers:
+            repository.expire(backup.backup_id, node_id)
         # Delete the head first: a head without its manifest is reported as a loss.
         for folder in (HEADS_FOLDER, BACKUPS_FOLDER):
-            paths = [manifest_path(root, each.backup_id, node, folder) for node in each.brokers]
+            paths = [manifest_path(root, backup.backup_id, node, folder) for node in backup.brokers]
             repository.store.delete(paths)
-            repository.store.delete_empty_directory(f"{root}/{folder}/{each.backup_id}")
+            repository.store.delete_empty_directory(f"{root}/{folder}/{backup.backup_id}")
 
 
 class _ReferencedNames:
-    """Names of the objects of a partition in all manifests.
+    """The names of the objects of a partition in all manifests.
 
-    Consecutive backups have nearly the same objects, so only differences are formatted.
+    Consecutive backups have nearly the same objects, so only the differing names are formatted.
     """
 
     def __init__(self) -> None:
         self.names: set[str] = set()
-        self._last: frozenset[LogChunk | KeptFile] = frozenset()
+        self._previous_objects: frozenset[LogChunk | KeptFile] = frozenset()
 
     def add(self, partition: PartitionBackup) -> None:
-        now = frozenset(partition.objects)
-        self.names.update(each.object_name for each in now - self._last)
-        self._last = now
+        objects = frozenset(partition.objects)
+        self.names.update(
+            stored_object.object_name for stored_object in objects - self._previous_objects
+        )
+        self._previous_objects = objects
 
 
 class _GarbageCollector:
     """Deletes unreferenced objects, and the expired manifests that referred to them."""
 
-    def __init__(self, repository: Repository, leaving: int) -> None:
+    def __init__(self, repository: Repository, unexpired_backups: int) -> None:
         self._repository = repository
         self._root, self._store = repository.root, repository.store
-        # The number of backups that a dry run does not expire.
-        self._leaving = leaving
-        self._folders: set[str] = set()
+        # The number of backups that a dry run would expire.
+        self._unexpired_backups = unexpired_backups
+        self._deleted_folders: set[str] = set()
         # Ages are relative to this time, because manifests that are put later are not listed.
         self._now_ms = now_ms()
-        self._spared_ns = self._ns_before(rules.SPARED_S)
-        self.objects = self.bytes = self.waiting = 0
+        self._spared_ns = self._ns_before_now(rules.SPARED_S)
+        self.objects = self.bytes = self.waiting_manifests = 0
 
     def delete(self, *, dry_run: bool) -> None:
         """Delete the objects, or only count them."""
         repository = self._repository
-        # List expired manifests first: backups based on an old one have ended, so their manifests
-        # are listed afterwards. List them again at the end, because another expiration may have
-        # moved one.
-        old = {key for key, is_free in self._expired() if is_free}
-        listed = {
+        # List expired manifests first. Backups based on a collectable manifest have ended, so the
+        # second listing contains their manifests. List expired manifests again at the end, because
+        # another expiration may have moved a manifest.
+        collectable = {key for key, is_collectable in self._list_expired() if is_collectable}
+        active = {
             (backup_id, node_id)
             for backup_id, brokers in repository.brokers_by_backup().items()
             for node_id in brokers
         }
-        expired = dict(self._expired())
+        expired = dict(self._list_expired())
         # A killed expiration may have left a manifest in both folders.
-        old &= {key for key, is_free in expired.items() if is_free}
-        old -= listed
-        young = expired.keys() - old
-        self.waiting = len(young) + self._leaving
-        # Another expiration may move a listed manifest, which is then young.
-        places: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(young, (EXPIRED_FOLDER,))
-        places |= dict.fromkeys(listed, (BACKUPS_FOLDER, EXPIRED_FOLDER))
-        named: defaultdict[str, _ReferencedNames] = defaultdict(_ReferencedNames)
-        for stored in map_requests(
-            self._read, sorted(places.items()), threads=READS_AT_A_TIME, name="manifests"
+        collectable &= {key for key, is_collectable in expired.items() if is_collectable}
+        collectable -= active
+        waiting_manifests = expired.keys() - collectable
+        self.waiting_manifests = len(waiting_manifests) + self._unexpired_backups
+        # Another expiration may move an active manifest, which then waits for its collection.
+        folders_by_key: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(
+            waiting_manifests, (EXPIRED_FOLDER,)
+        )
+        folders_by_key |= dict.fromkeys(active, (BACKUPS_FOLDER, EXPIRED_FOLDER))
+        references: defaultdict[str, _ReferencedNames] = defaultdict(_ReferencedNames)
+        for stored_manifest in map_requests(
+            self._read_manifest,
+            sorted(folders_by_key.items()),
+            threads=READS_AT_A_TIME,
+            name="manifests",
         ):
-            for each in stored.parse().partitions if stored else ():
-                named[each.folder].add(each)
-        names = {folder: found.names for folder, found in named.items()}
+            for partition in stored_manifest.parse().partitions if stored_manifest else ():
+                references[partition.folder].add(partition)
+        referenced_names = {folder: referenced.names for folder, referenced in references.items()}
         if dry_run:
-            for objects in self._unreferenced(names):
-                self._count(*objects.values())
+            for objects in self._list_unreferenced(referenced_names):
+                self._count_deleted(*objects.values())
             return
         # Manifests first, so that no reader finds a backup without objects.
-        paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(old)]
+        paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(collectable)]
         self._store.delete(paths)
         for path in paths:
             self._store.delete_empty_directory(os.path.dirname(path))
-        for objects in self._unreferenced(names):
-            self._delete(objects)
-        for folder in self._folders - {*names}:
+        for objects in self._list_unreferenced(referenced_names):
+            self._announce_and_delete(objects)
+        for folder in self._deleted_folders - {*referenced_names}:
             self._store.delete_empty_directory(f"{self._root}/{folder}")
         day_ms = int(rules.LONGEST_BACKUP_S * 1000)
         self._delete_with_folders(expired_barriers(self._root, self._now_ms - day_ms))
         self._store.delete(repository.old_announcements())
-        for folder, marked in repository.damaged().items():
-            repository.unmark_damaged(folder, marked - names.get(folder, set()))
-        self._delete_with_folders([*self._unfinished()])
+        for folder, damaged_names in repository.damaged().items():
+            repository.unmark_damaged(folder, damaged_names - referenced_names.get(folder, set()))
+        self._delete_with_folders([*self._list_temporary_files()])
 
-    def _ns_before(self, seconds: float) -> int:
+    def _ns_before_now(self, seconds: float) -> int:
         return (self._now_ms - int(seconds * 1000)) * 1_000_000
 
-    def _unfinished(self) -> Iterator[str]:
+    def _list_temporary_files(self) -> Iterator[str]:
         """Yield temporary files that killed backups left on a local disk."""
         for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_locally else ():
             for path, _, mtime_ns in self._repository.listed(folder):
                 name = os.path.basename(path)
-                is_scratch = name.startswith(".") and name.endswith(".tmp")
-                if is_scratch and mtime_ns < self._spared_ns:
+                is_temporary = name.startswith(".") and name.endswith(".tmp")
+                if is_temporary and mtime_ns < self._spared_ns:
                     yield f"{self._root}/{folder}/{path}"
 
     def _delete_with_folders(self, paths: Sequence[str]) -> None:
@@ -600,70 +655,74 @@ class _GarbageCollector:
             self._store.delete_empty_directory(folder)
             self._store.delete_empty_directory(os.path.dirname(folder))
 
-    def _expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
-        """Yield backup ID and broker of expired manifests, and whether objects may be deleted."""
-        free_ns = self._ns_before(rules.LONGEST_BACKUP_S)
+    def _list_expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
+        """Yield backup ID and broker of expired manifests, and whether they may be collected."""
+        collectable_ns = self._ns_before_now(rules.LONGEST_BACKUP_S)
         for path, _, mtime_ns in self._repository.listed(EXPIRED_FOLDER):
             backup_id, _, name = path.partition("/")
             node_id = manifest_node(name)
             if node_id is not None:
-                yield (backup_id, node_id), mtime_ns < free_ns
+                yield (backup_id, node_id), mtime_ns < collectable_ns
 
-    def _read(self, place: tuple[tuple[str, int], tuple[str, ...]]) -> StoredManifest | None:
-        """Return a manifest; None if another expiration has deleted it."""
-        key, folders = place
+    def _read_manifest(
+        self, item: tuple[tuple[str, int], tuple[str, ...]]
+    ) -> StoredManifest | None:
+        """Return a manifest; None if another expiration has deleted the manifest."""
+        key, folders = item
         with suppress(MissingManifestError):
             return self._repository.stored_manifest(*key, folders)
         return None
 
-    def _unreferenced(self, named: Mapping[str, set[str]]) -> Iterator[dict[str, dict[str, int]]]:
-        """Yield old unreferenced objects with sizes, by folder, in parts of limited size."""
-        found: defaultdict[str, dict[str, int]] = defaultdict(dict)
+    def _list_unreferenced(
+        self, referenced_names: Mapping[str, set[str]]
+    ) -> Iterator[dict[str, dict[str, int]]]:
+        """Yield old unreferenced objects with sizes, by folder, in batches of limited size."""
+        unreferenced: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for path, size, mtime_ns in self._repository.listed(DATA_FOLDER):
             folder, _, name = f"{DATA_FOLDER}/{path}".rpartition("/")
-            if mtime_ns < self._spared_ns and name not in named.get(folder, ()):
-                found[folder][name] = size
+            if mtime_ns < self._spared_ns and name not in referenced_names.get(folder, ()):
+                unreferenced[folder][name] = size
                 count += 1
-            if count >= _ANNOUNCED_AT_A_TIME:
-                yield found
-                found, count = defaultdict(dict), 0
-        yield found
+            if count >= _ANNOUNCEMENT_BATCH:
+                yield unreferenced
+                unreferenced, count = defaultdict(dict), 0
+        yield unreferenced
 
-    def _delete(self, objects: Mapping[str, Mapping[str, int]]) -> None:
-        """Announce the deletion of objects, and delete those that are still old afterwards."""
-        left = dict(objects)
+    def _announce_and_delete(self, objects: Mapping[str, Mapping[str, int]]) -> None:
+        """Announce the deletion of objects, and delete the objects that are still old."""
+        remaining = dict(objects)
         announced_at: float | None = None
-        for folder, own in objects.items():
-            self._folders.add(folder)
-            is_over = False
-            while not is_over:
+        for folder, sizes in objects.items():
+            self._deleted_folders.add(folder)
+            is_complete = False
+            while not is_complete:
                 listed_at = time.monotonic()
                 # Backups read the announcements made shortly before they started.
                 if announced_at is None or listed_at - announced_at > rules.SETTLED_S:
-                    self._repository.announce(left)
+                    self._repository.announce(remaining)
                     announced_at = time.monotonic()
-                is_over = self._delete_listed(folder, own)
-            del left[folder]
+                is_complete = self._list_and_delete(folder, sizes)
+            del remaining[folder]
 
-    def _delete_listed(self, folder: str, sizes: Mapping[str, int]) -> bool:
-        """Delete objects of a folder soon after listing it; return whether all are deleted."""
+    def _list_and_delete(self, folder: str, sizes: Mapping[str, int]) -> bool:
+        """List a folder and delete its objects; return False if the listing becomes too old."""
         listed_at = time.monotonic()
         paths = [
-            each.path
-            for each in self._store.list_directory(f"{self._root}/{folder}")
-            if not each.is_directory
-            and each.mtime_ns < self._spared_ns
-            and os.path.basename(each.path) in sizes
+            entry.path
+            for entry in self._store.list_directory(f"{self._root}/{folder}")
+            if not entry.is_directory
+            and entry.mtime_ns < self._spared_ns
+            and os.path.basename(entry.path) in sizes
         ]
-        for first in range(0, len(paths), _DELETED_AT_A_TIME):
+        for start in range(0, len(paths), _DELETE_BATCH):
             if time.monotonic() - listed_at > rules.SETTLED_S / 4:
                 return False
-            some = paths[first : first + _DELETED_AT_A_TIME]
-            self._store.delete(some)
-            self._count({path: sizes[os.path.basename(path)] for path in some})
+            batch = paths[start : start + _DELETE_BATCH]
+            self._store.delete(batch)
+            self._count_deleted({path: sizes[os.path.basename(path)] for path in batch})
         return True
 
-    def _count(self, *objects: Mapping[str, int]) -> None:
-        self.objects += sum(map(len, objects))
-        self.bytes += sum(sum(each.values()) for each in objects)
+    def _count_deleted(self, *sizes_by_folder: Mapping[str, int]) -> None:
+        self.objects += sum(map(len, sizes_by_folder))
+        self.bytes += sum(sum(sizes.values()) for sizes in sizes_by_folder)

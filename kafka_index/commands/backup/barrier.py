@@ -45,13 +45,13 @@ JOINED, CAPTURED, STORED = "joined", "cut", "taken"
 DEFAULT_TIMEOUT_S = 60.0
 
 _OPEN, _CLOSED, _SUFFIX = "open.json", "closed.json", ".json"
-_DIGITS = 10
+_BARRIER_DIGITS = 10
 # The pause between two listings of a stage grows while a broker is missing.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _PAUSE_GROWTH = 0.05, 2.0, 1.3
 # Pause between the two parts of a scheduled capture, because clocks may differ.
 _SCHEDULE_GAP_S = 2.0
 # Maximum time for another process to put an object.
-_WRITER_S = 10.0
+_WRITER_TIMEOUT_S = 10.0
 
 
 _Object = TypeVar("_Object", bound=msgspec.Struct)
@@ -69,11 +69,11 @@ class _BarrierOpened(msgspec.Struct, frozen=True, rename={"backup_id": "run"}):
     token: str
 
 
-class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored": "taken"}):
-    """The object of a broker at a stage; `stored` are folders of partitions."""
+class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored_folders": "taken"}):
+    """The object of a broker at a stage; `stored_folders` are folders of partitions."""
 
     token: str
-    stored: tuple[str, ...] = ()
+    stored_folders: tuple[str, ...] = ()
 
 
 class _StageClosed(msgspec.Struct, frozen=True):
@@ -100,10 +100,10 @@ class SingleBroker:
 
     def await_leaders(
         self,
-        stored: Collection[str],  # noqa: ARG002, as of a barrier
-        others: Mapping[str, int | None],
+        stored_folders: Collection[str],  # noqa: ARG002, as of a barrier
+        leaders: Mapping[str, int | None],
     ) -> set[str]:
-        return set(others)
+        return set(leaders)
 
 
 class Barrier:
@@ -126,81 +126,90 @@ class Barrier:
         self.members = {*brokers, node_id}
         self._timeout_s = timeout_s
         self._token = uuid.uuid4().hex
-        self._began = time.monotonic()
+        self._started_s = time.monotonic()
 
     def join(self) -> bool:
         """Put the arrival of this broker; return False if another process has put it."""
-        return self._put(f"{JOINED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
+        return self._put_object(f"{JOINED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
 
     def await_capture(self) -> None:
         """Wait until all expected brokers have arrived, or until the timeout.
 
         Raises `BarrierMissedError` if this broker is not in the backup.
         """
-        self._close(JOINED)
+        self._close_stage(JOINED)
 
     def await_others(self) -> tuple[int, ...]:
         """Wait until all brokers have captured the coordinators' topics; return the brokers.
 
         Raises `BarrierMissedError` if this broker is not in the backup any more.
         """
-        self._put(f"{CAPTURED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
-        self._close(CAPTURED)
+        self._put_object(f"{CAPTURED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
+        self._close_stage(CAPTURED)
         return tuple(sorted(self.members))
 
     def is_closed(self) -> bool:
         """Return whether no broker can join any more."""
-        return None in self._arrived(JOINED)
+        return None in self._list_arrivals(JOINED)
 
-    def await_leaders(self, stored: Collection[str], others: Mapping[str, int | None]) -> set[str]:
-        """List the partitions stored here; return the partitions of `others` that no broker stored.
+    def await_leaders(
+        self, stored_folders: Collection[str], leaders: Mapping[str, int | None]
+    ) -> set[str]:
+        """Announce the partitions stored here; return the partitions that no broker stored.
 
-        Partitions are folders of the repository; `others` has the leader of each. Waits for leaders
-        in the backup, at least as long as this broker took itself. Brokers may disagree about a
-        leader: then each of them stores the partition if no broker stored it.
+        Partitions are given by folder. `leaders` has the leaders of the partitions that this broker
+        has not stored. Waits for leaders in the backup, at least for the time that this broker
+        needed itself. If brokers disagree about a leader, several of them may store the partition.
         """
-        self._put(
-            f"{STORED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token, tuple(sorted(stored)))
+        self._put_object(
+            f"{STORED}/{self._node_id}{_SUFFIX}",
+            _BrokerArrival(self._token, tuple(sorted(stored_folders))),
         )
-        leaders = {each for each in others.values() if each is not None} & self.members
-        timeout_s = max(self._timeout_s, time.monotonic() - self._began)
-        self._wait(lambda: leaders <= self._arrived(STORED), timeout_s)
+        awaited_leaders = {
+            leader for leader in leaders.values() if leader is not None
+        } & self.members
+        timeout_s = max(self._timeout_s, time.monotonic() - self._started_s)
+        self._wait_until(lambda: awaited_leaders <= self._list_arrivals(STORED), timeout_s)
         stored_by_others = {
             folder
-            for node_id in self._arrived(STORED) - {None, self._node_id}
-            for folder in self._read(f"{STORED}/{node_id}{_SUFFIX}", _BrokerArrival).stored
+            for node_id in self._list_arrivals(STORED) - {None, self._node_id}
+            for folder in self._read_object(
+                f"{STORED}/{node_id}{_SUFFIX}", _BrokerArrival
+            ).stored_folders
         }
-        return set(others) - stored_by_others
+        return set(leaders) - stored_by_others
 
-    def _close(self, stage: str) -> None:
-        """Wait for the members at a stage; afterwards the members are the brokers at the stage.
+    def _close_stage(self, stage: str) -> None:
+        """Wait for the members at a stage; afterwards `members` are the brokers at the stage.
 
-        Raises `BarrierMissedError` if this broker is not one of them.
+        Raises `BarrierMissedError` if this broker is not in the list that closed the stage.
         """
-        closed = f"{stage}/{_CLOSED}"
-        arrived: set[int | None] = set()
+        closure_name = f"{stage}/{_CLOSED}"
+        arrivals: set[int | None] = set()
 
-        def is_over() -> bool:
-            nonlocal arrived
-            arrived = self._arrived(stage)
-            return None in arrived or self.members <= arrived
+        def is_complete() -> bool:
+            nonlocal arrivals
+            arrivals = self._list_arrivals(stage)
+            return None in arrivals or self.members <= arrivals
 
-        self._wait(is_over, self._timeout_s)
-        found = _StageClosed(
-            tuple(sorted(each for each in arrived if each is not None)), self._token
+        self._wait_until(is_complete, self._timeout_s)
+        closure = _StageClosed(
+            tuple(sorted(node_id for node_id in arrivals if node_id is not None)), self._token
         )
-        found = self._read(closed, _StageClosed, None if None in arrived else found)
-        self.members = set(found.members)
+        closure = self._read_object(
+            closure_name, _StageClosed, None if None in arrivals else closure
+        )
+        self.members = set(closure.members)
         if self._node_id not in self.members:
             raise BarrierMissedError(
-                f"broker {self._node_id} arrived too late for the backup {self.backup_id}",
-                path=f"{self._folder}/{closed}",
+                f"broker {self._node_id} arrived too late for backup {self.backup_id}",
+                path=f"{self._folder}/{closure_name}",
             )
 
-    def _arrived(self, stage: str) -> set[int | None]:
-        """Return the brokers at a stage, and None if it is closed."""
+    def _list_arrivals(self, stage: str) -> set[int | None]:
+        """Return the brokers at a stage, and None if the stage is closed."""
         entries = store_of(self._root).list_directory(f"{self._folder}/{stage}")
-        names = {os.path.basename(each.path) for each in entries}
+        names = {os.path.basename(entry.path) for entry in entries}
         brokers: set[int | None] = {
             int(name.removesuffix(_SUFFIX))
             for name in names
@@ -208,18 +217,20 @@ class Barrier:
         }
         return brokers | {None} if _CLOSED in names else brokers
 
-    def _wait(self, is_over: Callable[[], bool], timeout_s: float) -> None:
+    def _wait_until(self, is_complete: Callable[[], bool], timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
-        pause = _SHORTEST_PAUSE_S
-        while not is_over() and (left := deadline - time.monotonic()) > 0:
-            time.sleep(min(pause, left))
-            pause = min(pause * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
+        pause_s = _SHORTEST_PAUSE_S
+        while not is_complete() and (remaining_s := deadline - time.monotonic()) > 0:
+            time.sleep(min(pause_s, remaining_s))
+            pause_s = min(pause_s * _PAUSE_GROWTH, _LONGEST_PAUSE_S)
 
-    def _put(self, name: str, value: msgspec.Struct) -> bool:
-        return _put(f"{self._folder}/{name}", value)
+    def _put_object(self, name: str, value: msgspec.Struct) -> bool:
+        return _put_object(f"{self._folder}/{name}", value)
 
-    def _read(self, name: str, kind: type[_Object], own: _Object | None = None) -> _Object:
-        return _read(f"{self._folder}/{name}", kind, own)
+    def _read_object(
+        self, name: str, object_type: type[_Object], fallback: _Object | None = None
+    ) -> _Object:
+        return _read_object(f"{self._folder}/{name}", object_type, fallback)
 
 
 class ScheduledCutoff(Barrier):
@@ -236,7 +247,7 @@ class ScheduledCutoff(Barrier):
         """Wait for the cutoff time; raises `BarrierMissedError` if it has passed."""
         wait_s = self._time_ms / 1000 - time.time()
         if wait_s < 0:
-            raise BarrierMissedError(f"the cutoff time has passed: {self.backup_id}")
+            raise BarrierMissedError(f"the cutoff time of backup {self.backup_id} has passed")
         time.sleep(wait_s)
 
     def await_others(self) -> tuple[int, ...]:
@@ -269,7 +280,8 @@ def join_backup(
     brokers : collection of int
         The expected brokers; a single broker does not wait.
     timeout_s : float
-        Timeout at each stage. Older barriers cannot be joined; clocks must differ by less.
+        Timeout at each stage. Barriers older than the timeout cannot be joined. The clocks of the
+        brokers must differ by less than the timeout.
     newest_backup_id : str, optional
         The newest backup in the repository; the new backup gets a later ID.
     clock_ms : callable
@@ -280,107 +292,110 @@ def join_backup(
         return SingleBroker(backup_id_at(max(clock_ms(), earliest_ms)), node_id)
 
     def join(number: int, backup_id: str) -> Barrier | None:
-        barrier = Barrier(root, _name(number), backup_id, node_id, brokers, timeout_s)
-        return barrier if not barrier.is_closed() and barrier.join() else None
+        candidate = Barrier(root, _barrier_name(number), backup_id, node_id, brokers, timeout_s)
+        return candidate if not candidate.is_closed() and candidate.join() else None
 
     while True:
-        number, newest = _newest(root)
-        joined = None
-        if newest is not None:
-            earliest_ms = max(earliest_ms, backup_id_ms(newest) + 1)
-            if clock_ms() - backup_id_ms(newest) < timeout_s * 1000:
-                joined = join(number, newest)
-        if joined is None:
+        number, barrier_backup_id = _find_newest_barrier(root)
+        barrier = None
+        if barrier_backup_id is not None:
+            earliest_ms = max(earliest_ms, backup_id_ms(barrier_backup_id) + 1)
+            if clock_ms() - backup_id_ms(barrier_backup_id) < timeout_s * 1000:
+                barrier = join(number, barrier_backup_id)
+        if barrier is None:
             backup_id = backup_id_at(max(clock_ms(), earliest_ms))
             opened = _BarrierOpened(backup_id, node_id, uuid.uuid4().hex)
             # If another broker was faster, the next iteration finds its barrier.
-            if _put(f"{root}/{BARRIERS_FOLDER}/{_name(number + 1)}/{_OPEN}", opened):
-                joined = join(number + 1, backup_id)
-        if joined is not None:
-            return joined
+            if _put_object(f"{root}/{BARRIERS_FOLDER}/{_barrier_name(number + 1)}/{_OPEN}", opened):
+                barrier = join(number + 1, backup_id)
+        if barrier is not None:
+            return barrier
 
 
 def expired_barriers(root: str, before_ms: int) -> list[str]:
-    """Return the objects of barriers older than a time; objects of the newest barrier are kept.
+    """Return the objects of all barriers older than a time, except the newest barrier.
 
     The time is in milliseconds since the epoch. The newest barrier stays, so that barrier numbers
     are not reused.
     """
-    top = f"{root}/{BARRIERS_FOLDER}"
-    names: dict[str, list[str]] = {}
+    barriers_folder = f"{root}/{BARRIERS_FOLDER}"
+    paths_by_barrier: dict[str, list[str]] = {}
     store = open_repository(root).store
-    for page in store.list_tree(top):
+    for page in store.list_tree(barriers_folder):
         for path in page["path"].to_pylist():
-            names.setdefault(path.partition("/")[0], []).append(path)
-    newest = max((each for each in names if each.isdecimal()), default=None)
-    found = []
-    for barrier, paths in names.items():
+            paths_by_barrier.setdefault(path.partition("/")[0], []).append(path)
+    newest = max((name for name in paths_by_barrier if name.isdecimal()), default=None)
+    expired_paths = []
+    for barrier, paths in paths_by_barrier.items():
         if barrier == newest:
             continue
         backup_id = barrier if is_backup_id(barrier) else None
         if backup_id is None and f"{barrier}/{_OPEN}" in paths:
             with suppress(FileNotFoundError):  # A concurrent expiration has deleted the object.
-                backup_id = _decoded(f"{top}/{barrier}/{_OPEN}", _BarrierOpened).backup_id
+                backup_id = _decode_object(
+                    f"{barriers_folder}/{barrier}/{_OPEN}", _BarrierOpened
+                ).backup_id
         if backup_id is not None and backup_id_ms(backup_id) < before_ms:
-            found += [f"{top}/{path}" for path in paths]
-    return found
+            expired_paths += [f"{barriers_folder}/{path}" for path in paths]
+    return expired_paths
 
 
-def _newest(root: str) -> tuple[int, str | None]:
-    """Return the number of the newest barrier, or 0, and its backup.
+def _find_newest_barrier(root: str) -> tuple[int, str | None]:
+    """Return the number of the newest barrier, or 0, and the ID of its backup.
 
-    A folder without the opening object is not a barrier: its process may have been killed.
+    A folder without the opening object is not a barrier: the broker that created the folder may
+    have been killed.
     """
     entries = open_repository(root).store.list_directory(f"{root}/{BARRIERS_FOLDER}")
-    names = [os.path.basename(each.path) for each in entries if each.is_directory]
+    names = [os.path.basename(entry.path) for entry in entries if entry.is_directory]
     number = max((int(name) for name in names if name.isdecimal()), default=0)
     if not number:
         return 0, None
-    path = f"{root}/{BARRIERS_FOLDER}/{_name(number)}/{_OPEN}"
+    path = f"{root}/{BARRIERS_FOLDER}/{_barrier_name(number)}/{_OPEN}"
     try:
-        return number, _decoded(path, _BarrierOpened).backup_id
+        return number, _decode_object(path, _BarrierOpened).backup_id
     except FileNotFoundError:
         return number - 1, None
 
 
-def _name(number: int) -> str:
-    return f"{number:0{_DIGITS}d}"
+def _barrier_name(number: int) -> str:
+    return f"{number:0{_BARRIER_DIGITS}d}"
 
 
-def _put(path: str, value: msgspec.Struct) -> bool:
-    """Put an object if its name is free; return whether this object exists."""
+def _put_object(path: str, value: msgspec.Struct) -> bool:
+    """Put an object if its name is free; return False if another process put or puts the name."""
     try:
         return store_of(path).put(path, msgspec.json.encode(value) + b"\n", if_absent=True)
     except PublishError as error:
         if isinstance(error.__cause__, BlockingIOError):
-            # On a local disk: another process is putting it.
+            # On a local disk, another process is writing the object.
             return False
         raise
 
 
-def _read(path: str, kind: type[_Object], own: _Object | None) -> _Object:
+def _read_object(path: str, object_type: type[_Object], fallback: _Object | None) -> _Object:
     """Return an object of a barrier that another broker has put, or is putting.
 
-    If no other broker puts one, `own` is put: on a local disk another process may be killed while
-    it puts the object. Raises `ReadError` if the object does not appear; objects of a barrier are
-    deleted after a day.
+    If no other broker puts the object, `fallback` is put and returned. On a local disk, the other
+    process may be killed while it writes the object. Raises `ReadError` if the object does not
+    appear: expirations delete the objects of a barrier after a day.
     """
-    deadline = time.monotonic() + _WRITER_S
+    deadline = time.monotonic() + _WRITER_TIMEOUT_S
     while True:
-        if own is not None and _put(path, own):
-            return own
+        if fallback is not None and _put_object(path, fallback):
+            return fallback
         try:
-            return _decoded(path, kind)
+            return _decode_object(path, object_type)
         except FileNotFoundError:
             if time.monotonic() > deadline:
                 raise ReadError(
-                    "the object of a barrier does not exist any more", path=path, hint="run again"
+                    "the barrier object no longer exists", path=path, hint="run the backup again"
                 ) from None
             time.sleep(_SHORTEST_PAUSE_S)
 
 
-def _decoded(path: str, kind: type[_Object]) -> _Object:
+def _decode_object(path: str, object_type: type[_Object]) -> _Object:
     try:
-        return decoder_of(kind).decode(store_of(path).read(path))
+        return decoder_of(object_type).decode(store_of(path).read(path))
     except MALFORMED as error:
-        raise CorruptObjectError(f"not the object of a barrier: {error}", path=path) from error
+        raise CorruptObjectError(f"the barrier object is malformed: {error}", path=path) from error

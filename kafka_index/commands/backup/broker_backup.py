@@ -2,11 +2,12 @@
 
 `agent.back_up` calls the methods of `BrokerBackup` in this order:
 
-1. `inspect`: all partitions, before the first capture. The batches found are settled: the
+1. `inspect` inspects all partitions before the first capture. The batches found are settled: the
    ``__transaction_state`` of the backup contains their transactions.
-2. `capture_coordinators`, `capture_others`. Log start offsets are read before.
-3. `await_high_watermarks`: high watermarks written after the captures.
-4. `store`: new batches become chunks. No manifest refers to them until `commit`. The next backup
+2. `capture_coordinators` reads log start offsets and captures the coordinators' topics.
+   `capture_others` captures all other topics.
+3. `await_high_watermarks` waits for high watermarks that were written after the captures.
+4. `store` uploads new batches as chunks. No manifest refers to them until `commit`. The next backup
    finds the chunks of a killed backup by name.
 """
 
@@ -96,12 +97,12 @@ DEFAULT_INTERVAL_MS = 5000
 
 def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
     """Return the interval at which the broker writes high watermarks."""
-    given = parse_java_integer((properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
-    return given if given is not None and given > 0 else DEFAULT_INTERVAL_MS
+    interval_ms = parse_java_integer((properties or {}).get(INTERVAL_SETTING, ""), INT64_MAX)
+    return interval_ms if interval_ms is not None and interval_ms > 0 else DEFAULT_INTERVAL_MS
 
 
-# Timeout for two replacements of a checkpoint, in intervals: if a broker has locked the directory
-# and may be busy, and otherwise.
+# Timeout for two replacements of a checkpoint, in intervals. It is longer if a broker, which may be
+# busy, has locked the directory.
 _INTERVALS_IF_LOCKED, _INTERVALS = 12, 3
 _POLL_S = 0.05
 # A response takes milliseconds, unless a topic was deleted concurrently.
@@ -121,12 +122,12 @@ class BrokerCheckpoint:
 
     @classmethod
     def read(cls, directory: str, name: str) -> BrokerCheckpoint:
-        """Read a checkpoint; empty if it does not exist, or a broker cannot read it."""
+        """Read a checkpoint; empty if the file is missing, or a broker cannot read the file."""
         path, mtime_ns = os.path.join(directory, name), 0
         try:
-            data, found = read_noatime(path)
+            data, status = read_noatime(path)
             checkpoint = OffsetCheckpoint.from_text(path, data.decode())
-            mtime_ns = found.st_mtime_ns
+            mtime_ns = status.st_mtime_ns
         except FileNotFoundError:
             return cls()
         except (OSError, UnicodeDecodeError) as error:
@@ -136,10 +137,10 @@ class BrokerCheckpoint:
         checkpoint.note_fault()
         return cls(checkpoint.offsets, mtime_ns)
 
-    def of(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
-        """Return the entry of a partition.
+    def find_offset(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
+        """Return the offset of a partition.
 
-        With `must_be_later`, None if the entry may belong to an earlier topic of the same name.
+        With `must_be_later`, None if the offset may belong to an earlier topic of the same name.
         """
         is_later = not must_be_later or self.mtime_ns > partition.id_ns
         return self.offsets.get(partition.partition) if is_later else None
@@ -152,9 +153,9 @@ def is_locked(directory: str) -> bool:
     except OSError:
         return False
     try:
-        wanted = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-        found = fcntl.fcntl(descriptor, fcntl.F_GETLK, wanted)
-        return bool(_FLOCK.unpack(found)[0] != fcntl.F_UNLCK)
+        requested_lock = _FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
+        conflicting_lock = fcntl.fcntl(descriptor, fcntl.F_GETLK, requested_lock)
+        return bool(_FLOCK.unpack(conflicting_lock)[0] != fcntl.F_UNLCK)
     except OSError:
         return True
     finally:
@@ -175,7 +176,7 @@ class CheckpointWatcher:
     them. So the first replacement after a capture may contain older values, but not the second.
 
     A broker writes no checkpoint in a directory without partitions, such as the directory of its
-    metadata log. So a directory is watched only while one of its given partition paths exists.
+    metadata log. So a directory is watched only while one of its captured partitions exists.
     """
 
     def __init__(
@@ -183,40 +184,46 @@ class CheckpointWatcher:
     ) -> None:
         self._partitions = partitions
         self._interval_s = interval_ms / 1000
-        self._last = {each: _identity(each) for each in partitions}
-        self._counts = dict.fromkeys(partitions, 0)
+        self._versions = {directory: _checkpoint_version(directory) for directory in partitions}
+        self._replacements = dict.fromkeys(partitions, 0)
 
     def wait(self) -> HighWatermarks:
         """Wait for the second replacement of each checkpoint, or for the timeout.
 
         Raises `InputError` if a checkpoint cannot be read.
         """
-        began = time.monotonic()
+        started = time.monotonic()
         is_running = any(map(is_locked, self._partitions))
         timeout_s = (_INTERVALS_IF_LOCKED if is_running else _INTERVALS) * self._interval_s
         while True:
-            passed_s = time.monotonic() - began
-            if all(os.path.exists(os.path.join(each, CLEAN_SHUTDOWN)) for each in self._partitions):
+            elapsed_s = time.monotonic() - started
+            if all(
+                os.path.exists(os.path.join(directory, CLEAN_SHUTDOWN))
+                for directory in self._partitions
+            ):
                 return HighWatermarks({}, Source.LOG_END, now_ms())
-            if self._are_replaced(passed_s):
+            if self._are_all_replaced(elapsed_s):
                 return self.read(Source.CHECKPOINT)
-            if passed_s > timeout_s:
+            if elapsed_s > timeout_s:
                 return self.read(Source.OLD_CHECKPOINT)
             time.sleep(_POLL_S)
 
-    def _are_replaced(self, passed_s: float) -> bool:
+    def _are_all_replaced(self, elapsed_s: float) -> bool:
         for directory in self._partitions:
-            now = _identity(directory)
-            if now is not None and now != self._last[directory]:
-                self._counts[directory] += 1
-                self._last[directory] = now
-        late = [each for each, count in self._counts.items() if count < 2]
-        if passed_s > 2 * self._interval_s:
-            late = [each for each in late if any(map(os.path.isdir, self._partitions[each]))]
-        return not late
+            version = _checkpoint_version(directory)
+            if version is not None and version != self._versions[directory]:
+                self._replacements[directory] += 1
+                self._versions[directory] = version
+        pending = [path for path, count in self._replacements.items() if count < 2]
+        if elapsed_s > 2 * self._interval_s:
+            pending = [path for path in pending if any(map(os.path.isdir, self._partitions[path]))]
+        return not pending
 
     def read(self, source: Source) -> HighWatermarks:
-        """Return the current content of the checkpoints; an old one has the time of its file."""
+        """Return the current content of the checkpoints.
+
+        The time of old checkpoints is the earliest modification time of their files.
+        """
         offsets: dict[TopicPartition, int] = {}
         time_ms = now_ms()
         for directory in self._partitions:
@@ -224,20 +231,20 @@ class CheckpointWatcher:
             if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
                 time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
             for partition, offset in checkpoint.offsets.items():
-                # A moved partition is in both; its high watermark never decreases.
+                # While a partition moves, two checkpoints contain it. High watermarks only grow.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
         return HighWatermarks(offsets, source, time_ms)
 
 
-def _identity(directory: str) -> tuple[int, int, int] | None:
+def _checkpoint_version(directory: str) -> tuple[int, int, int] | None:
     path = os.path.join(directory, REPLICATION_CHECKPOINT)
     try:
-        found = os.stat(path)
+        status = os.stat(path)
     except FileNotFoundError:
         return None
     except OSError as error:
         raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
-    return found.st_ino, found.st_mtime_ns, found.st_ctime_ns
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns
 
 
 def fetch_high_watermarks(
@@ -251,20 +258,20 @@ def fetch_high_watermarks(
         from aiokafka.errors import KafkaError  # noqa: PLC0415, because it is optional
     except ImportError as error:
         raise InputError(
-            "the library for requests to brokers is not installed",
+            "requests to a broker need the package aiokafka, which is not installed",
             path=bootstrap_server,
             hint="pip install 'kafka-index[backup]'",
         ) from error
     try:
-        return asyncio.run(_list_offsets(bootstrap_server, partitions))
+        return asyncio.run(_request_end_offsets(bootstrap_server, partitions))
     except (KafkaError, OSError, ValueError) as error:
         _LOGGER.warning(
-            "%s does not respond (%s); waiting for its checkpoint", bootstrap_server, error
+            "broker %s does not respond (%s); waiting for its checkpoint", bootstrap_server, error
         )
         return None
 
 
-async def _list_offsets(
+async def _request_end_offsets(
     bootstrap_server: str, partitions: Sequence[TopicPartition]
 ) -> dict[TopicPartition, int]:
     from aiokafka import AIOKafkaConsumer  # noqa: PLC0415, because it is optional
@@ -278,9 +285,9 @@ async def _list_offsets(
         # end_offsets would wait for topics that were deleted since the capture.
         topics = await consumer.topics()
         keys = {
-            Key(each.topic, each.partition): each
-            for each in partitions
-            if each.topic in topics or each.topic in INTERNAL_TOPICS
+            Key(partition.topic, partition.partition): partition
+            for partition in partitions
+            if partition.topic in topics or partition.topic in INTERNAL_TOPICS
         }
         return {keys[key]: end for key, end in (await consumer.end_offsets([*keys])).items()}
     finally:
@@ -288,10 +295,10 @@ async def _list_offsets(
 
 
 # With this many new bytes, existing objects of a killed backup are listed and reused.
-_WORTH_LISTING_BYTES = 1 << 20
+_MIN_LISTING_BYTES = 1 << 20
 _LOGGER = logging.getLogger(__name__)
-_METADATA_READS = 20
-_BETWEEN_READS_S = 0.2
+_METADATA_ATTEMPTS = 20
+_METADATA_PAUSE_S = 0.2
 _UPLOAD_THREADS = 4
 _MB = 1_000_000
 #: Topics that every backup contains, whatever topics are requested.
@@ -308,7 +315,7 @@ class Broker:
 
     @property
     def paths(self) -> list[str]:
-        return [each.path for each in self.directories]
+        return [directory.path for directory in self.directories]
 
     @classmethod
     def from_request(cls, request: BackupRequest) -> Broker:
@@ -320,52 +327,59 @@ class Broker:
         for path in request.inputs:
             refuse_remote(
                 path,
-                "the directories of a broker must be on a local disk",
-                hint="run the command on the machine that mounts them, or a snapshot of them",
+                "the data directories of a broker must be on a local disk",
+                hint="run the command on a machine that mounts the directories, or a snapshot",
             )
-        found: dict[int, list[tuple[DataDirectory, str]]] = {}
+        directories_by_node: dict[int, list[tuple[DataDirectory, str]]] = {}
         for path in expand_directories(request.inputs):
-            file = os.path.join(path, META_PROPERTIES)
+            properties_path = os.path.join(path, META_PROPERTIES)
             try:
-                text, _ = read_noatime(file)
+                properties_data, _ = read_noatime(properties_path)
             except FileNotFoundError:
-                text = b""
+                properties_data = b""
             except OSError as error:
-                raise InputError(f"cannot read the file: {error.strerror}", path=file) from error
-            properties = MetaProperties.parse(text, file)
+                raise InputError(
+                    f"cannot read the file: {error.strerror}", path=properties_path
+                ) from error
+            properties = MetaProperties.parse(properties_data, properties_path)
             if properties.cluster_id is None or properties.node_id is None:
                 raise InputError(
-                    f"not a data directory of a broker: its {META_PROPERTIES} is missing, or has "
-                    "no cluster.id or node.id",
+                    f"the directory is not a data directory of a broker: {META_PROPERTIES} is "
+                    "missing, or lacks cluster.id or node.id",
                     path=path,
                 )
             directory = DataDirectory(
-                path=os.path.abspath(path), meta_properties=text.decode(errors="replace")
+                path=os.path.abspath(path), meta_properties=properties_data.decode(errors="replace")
             )
-            found.setdefault(properties.node_id, []).append((directory, properties.cluster_id))
+            directories_by_node.setdefault(properties.node_id, []).append(
+                (directory, properties.cluster_id)
+            )
+        nodes = f"brokers {', '.join(map(str, sorted(directories_by_node)))}"
         node_id = request.node_id
         if node_id is None:
-            if len(found) > 1:
-                nodes = ", ".join(map(str, sorted(found)))
+            if len(directories_by_node) > 1:
                 raise InputError(
                     "the directories belong to several brokers", found=nodes, hint="give --node"
                 )
-            node_id = min(found)
-        clusters = {cluster for _, cluster in found.get(node_id, [])}
+            node_id = min(directories_by_node)
+        if node_id not in directories_by_node:
+            raise InputError(f"no directory belongs to broker {node_id}", found=nodes)
+        directories, cluster_ids = zip(*directories_by_node[node_id], strict=True)
+        clusters = sorted({*cluster_ids})
         if len(clusters) != 1:
             raise InputError(
                 f"the directories of broker {node_id} must belong to one cluster",
                 expected="one cluster.id",
-                found=", ".join(sorted(clusters)) or f"directories of {sorted(found)}",
+                found=", ".join(clusters),
             )
-        return cls(node_id, clusters.pop(), tuple(each for each, _ in found[node_id]))
+        return cls(node_id, clusters[0], directories)
 
 
 class BrokerBackup:
     """One backup of one broker; a context manager that closes all logs."""
 
     def __init__(
-        self, request: BackupRequest, inspected: InspectedPartitions | None = None
+        self, request: BackupRequest, inspected_partitions: InspectedPartitions | None = None
     ) -> None:
         self._request = request
         rate = None if request.max_bandwidth is None else request.max_bandwidth * _MB
@@ -375,28 +389,31 @@ class BrokerBackup:
         refuse_overlap(root, request.output, self.broker.paths)
         self.repository = open_repository(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
-        self._damaged = self.repository.damaged()
-        # A partition with damaged objects is read again even if it is unchanged.
-        self._earlier = {
-            (each.topic_partition, each.topic_id): each
-            if each.folder not in self._damaged
-            else msgspec.structs.replace(each, seen_directory=None)
-            for each in (self.previous.partitions if self.previous else ())
+        self._damaged_names = self.repository.damaged()
+        # Partitions with damaged objects are read again, even if their directories are unchanged.
+        self._earlier_partitions = {
+            (partition_backup.topic_partition, partition_backup.topic_id): partition_backup
+            if partition_backup.folder not in self._damaged_names
+            else msgspec.structs.replace(partition_backup, seen_directory=None)
+            for partition_backup in (self.previous.partitions if self.previous else ())
         }
         self._capture = LogCapture(
             self.broker.paths,
             self._is_requested,
-            {partition: each for (partition, _), each in self._earlier.items()},
-            inspected,
+            {
+                partition: partition_backup
+                for (partition, _), partition_backup in self._earlier_partitions.items()
+            },
+            inspected_partitions,
         )
         self._is_locked = any(map(is_locked, self.broker.paths))
-        self._starts: list[BrokerCheckpoint] = []
-        self._cleaned: list[BrokerCheckpoint] = []
-        self._times: dict[str, int] = {}
+        self._log_start_checkpoints: list[BrokerCheckpoint] = []
+        self._cleaner_checkpoints: list[BrokerCheckpoint] = []
+        self._capture_times: dict[str, int] = {}
         self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, 0)
         self._cluster: ClusterImage | None = None
         self._stored_partitions: list[PartitionBackup] = []
-        self._of_others: dict[tuple[TopicPartition, str], PartitionBackup] | None = None
+        self._replica_partitions: dict[tuple[TopicPartition, str], PartitionBackup] | None = None
         self._rows: list[BackedUpPartition] = []
 
     def __enter__(self) -> Self:
@@ -412,13 +429,13 @@ class BrokerBackup:
     @property
     def brokers(self) -> tuple[int, ...]:
         """The brokers that a backup expects."""
-        given = self._request.brokers or self.repository.file().brokers
-        if not given and self.previous is not None:
-            given = self.previous.brokers
-        if not given:
+        node_ids = self._request.brokers or self.repository.file().brokers
+        if not node_ids and self.previous is not None:
+            node_ids = self.previous.brokers
+        if not node_ids:
             cluster = self._read_cluster()
-            given = () if cluster is None else tuple(cluster.brokers)
-        return tuple(sorted({*given, self.broker.node_id}))
+            node_ids = () if cluster is None else tuple(cluster.brokers)
+        return tuple(sorted({*node_ids, self.broker.node_id}))
 
     def inspect(self) -> None:
         """Inspect all partitions, before the first capture."""
@@ -427,17 +444,21 @@ class BrokerBackup:
     def capture_coordinators(self) -> None:
         """Capture ``__transaction_state``, then ``__consumer_offsets``."""
         paths = self.broker.paths
-        self._starts = [BrokerCheckpoint.read(path, LOG_START_CHECKPOINT) for path in paths]
-        self._cleaned = [BrokerCheckpoint.read(path, CLEANER_CHECKPOINT) for path in paths]
-        self._times["begun_ms"] = now_ms()
+        self._log_start_checkpoints = [
+            BrokerCheckpoint.read(path, LOG_START_CHECKPOINT) for path in paths
+        ]
+        self._cleaner_checkpoints = [
+            BrokerCheckpoint.read(path, CLEANER_CHECKPOINT) for path in paths
+        ]
+        self._capture_times["begun_ms"] = now_ms()
         self._capture.capture(COORDINATOR_TOPICS)
-        self._times["coordinators_captured_ms"] = now_ms()
+        self._capture_times["coordinators_captured_ms"] = now_ms()
 
     def capture_others(self) -> None:
         """Capture the other topics, and the metadata log last."""
-        self._times["others_begun_ms"] = now_ms()
+        self._capture_times["others_begun_ms"] = now_ms()
         self._capture.capture(others_than=COORDINATOR_TOPICS)
-        self._times["ended_ms"] = now_ms()
+        self._capture_times["ended_ms"] = now_ms()
         self._watcher = self._new_watcher()
 
     def _new_watcher(self) -> CheckpointWatcher:
@@ -456,7 +477,7 @@ class BrokerBackup:
         if all(map(self._is_stored, self._capture.partitions.values())):
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, now_ms())
         else:
-            self._high_watermarks = self._fetch_from_broker() or self._watcher.wait()
+            self._high_watermarks = self._request_high_watermarks() or self._watcher.wait()
 
     def await_elections(self) -> None:
         """Wait for high watermarks again, for partitions whose leader was killed.
@@ -467,26 +488,30 @@ class BrokerBackup:
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
             self._high_watermarks = self._new_watcher().wait()
 
-    def _fetch_from_broker(self) -> HighWatermarks | None:
-        """Request high watermarks from the running broker; None if not requested or failed.
+    def _request_high_watermarks(self) -> HighWatermarks | None:
+        """Request high watermarks from the running broker.
 
-        If another broker leads the partition, this replica may have different batches below the
-        high watermark, which it is about to truncate. Then its checkpoint is used, however old.
+        None without a bootstrap server, or if the request fails. Followers use their checkpoint,
+        however old: below the high watermark of the leader, a follower may have different batches,
+        which it is about to truncate.
         """
         address = self._request.bootstrap_server
-        led = {
+        led_partitions = {
             partition: captured
             for partition, captured in self._capture.partitions.items()
             if partition.topic != CLUSTER_METADATA_TOPIC
             and self._leader(captured) == self.broker.node_id
         }
-        fetched = None if address is None else fetch_high_watermarks(address, [*led])
-        if fetched is None or any(
-            self._still_exists(led[each]) for each in led.keys() - fetched.keys()
+        fetched_offsets = (
+            None if address is None else fetch_high_watermarks(address, [*led_partitions])
+        )
+        if fetched_offsets is None or any(
+            self._still_exists(led_partitions[missing])
+            for missing in led_partitions.keys() - fetched_offsets.keys()
         ):
             return None
         checkpoint = self._watcher.read(Source.BROKER)
-        return replace(checkpoint, offsets={**checkpoint.offsets, **fetched})
+        return replace(checkpoint, offsets={**checkpoint.offsets, **fetched_offsets})
 
     @property
     def is_running(self) -> bool:
@@ -503,18 +528,18 @@ class BrokerBackup:
 
     @property
     def stored_folders(self) -> list[str]:
-        return [each.folder for each in self._stored_partitions]
+        return [partition_backup.folder for partition_backup in self._stored_partitions]
 
-    def inspected(self) -> InspectedPartitions:
+    def inspected_partitions(self) -> InspectedPartitions:
         """Return the partitions that were inspected but not stored, for the next backup."""
-        inspected = {
-            partition: each
-            for partition, each in self._capture.partitions.items()
-            if each.known is None
+        inspected_partitions = {
+            partition: captured
+            for partition, captured in self._capture.partitions.items()
+            if captured.known is None
         }
-        for each in inspected.values():
-            each.is_cleaned = self._is_compacted(each)
-        return inspected
+        for captured in inspected_partitions.values():
+            captured.is_cleaned = self._is_compacted(captured)
+        return inspected_partitions
 
     def forget_skipped(self, brokers: Collection[int]) -> None:
         """Do not report skipped partitions that another broker of the backup leads."""
@@ -533,13 +558,13 @@ class BrokerBackup:
         """Store the selected partitions, given by folder, that are not stored yet."""
         with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
             pending = [
-                stored
+                uploader
                 for partition, captured in [*self._capture.partitions.items()]
                 if is_selected(partition_folder(partition, captured.topic_id))
-                and (stored := self._store_or_skip(captured, uploads)) is not None
+                and (uploader := self._store_or_skip(captured, uploads)) is not None
             ]
-            for each in pending:
-                self._finish(each)
+            for uploader in pending:
+                self._finish_partition(uploader)
 
     def commit(
         self, backup_id: str, brokers: tuple[int, ...], members: tuple[int, ...] = ()
@@ -549,20 +574,22 @@ class BrokerBackup:
         `members` are the brokers that waited for each other at the barrier.
         """
         capture = CaptureTimes(
-            **self._times,
+            **self._capture_times,
             high_watermarks_ms=self._high_watermarks.time_ms,
             high_watermarks_from=self._high_watermarks.source.value,
             barrier_members=members,
         )
         skipped = tuple(self._skipped_partitions())
         rows = sorted(self._rows, key=lambda row: (row.topic, row.partition))
-        expected = {*brokers, self.broker.node_id}
-        partitions = sorted(self._stored_partitions, key=lambda each: each.topic_partition)
+        expected_brokers = {*brokers, self.broker.node_id}
+        partitions = sorted(
+            self._stored_partitions, key=lambda partition_backup: partition_backup.topic_partition
+        )
         manifest = Manifest(
             backup_id=backup_id,
             cluster_id=self.broker.cluster_id,
             node_id=self.broker.node_id,
-            brokers=tuple(sorted(expected)),
+            brokers=tuple(sorted(expected_brokers)),
             capture=capture,
             directories=self.broker.directories,
             partitions=tuple(partitions),
@@ -571,8 +598,8 @@ class BrokerBackup:
             tool_version=version("kafka-index"),
         )
         self.repository.put_manifest(manifest)
-        missing = expected - {self.broker.node_id, *members} if members else set()
-        logs = [log for each in partitions for log in each.segments]
+        missing_brokers = expected_brokers - {self.broker.node_id, *members} if members else set()
+        logs = [log for partition_backup in partitions for log in partition_backup.segments]
         return BackupResult(
             backup_id,
             self.broker.node_id,
@@ -582,7 +609,7 @@ class BrokerBackup:
             cutoff_ms=capture.begun_ms,
             capture_ms=capture.ended_ms - capture.begun_ms,
             wait_ms=max(capture.high_watermarks_ms - capture.ended_ms, 0),
-            missing_brokers=tuple(sorted(missing)),
+            missing_brokers=tuple(sorted(missing_brokers)),
             lag_bytes=sum(log.size_bytes - log.covered_bytes for log in logs),
         )
 
@@ -592,36 +619,36 @@ class BrokerBackup:
         """Return whether an earlier backup contains all batches of a partition."""
         if captured.known is not None or captured.partition.topic == CLUSTER_METADATA_TOPIC:
             return True
-        earlier = self._earlier.get((captured.partition, captured.topic_id))
+        earlier = self._earlier_partitions.get((captured.partition, captured.topic_id))
         if earlier is None:
             return False
-        seen = {each.base_offset: each for each in earlier.segments}
-        return all(log.is_stored_as(seen.get(log.base_offset)) for log in captured.logs)
+        earlier_segments = {segment.base_offset: segment for segment in earlier.segments}
+        return all(log.is_stored_as(earlier_segments.get(log.base_offset)) for log in captured.logs)
 
     def _store_or_skip(
         self, captured: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
         del self._capture.partitions[captured.partition]
         try:
-            return self._store(captured, uploads)
+            return self._store_partition(captured, uploads)
         except SkippedError as error:
             self._capture.skipped[captured.partition] = error
             return None
         finally:
             captured.close()
 
-    def _store(
+    def _store_partition(
         self, captured: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
         """Read a partition and upload its chunks; None if it was deleted concurrently."""
         is_compacted = self._is_compacted(captured)
         if captured.known is not None:
-            stored = PartitionUploader(
+            uploader = PartitionUploader(
                 captured, captured.known, self._bandwidth, is_compacted=is_compacted
             )
-            stored.keep(captured.known)
-            return stored
-        earlier = self._earlier_of(captured)
+            uploader.keep(captured.known)
+            return uploader
+        earlier = self._find_earlier(captured)
         is_stored = self._is_stored(captured)
         high_watermark = None
         if not is_stored:
@@ -630,88 +657,91 @@ class BrokerBackup:
             high_watermark = self._high_watermark(captured)
         elif earlier is not None and captured.partition.topic != CLUSTER_METADATA_TOPIC:
             high_watermark = earlier.high_watermark
-        stored = PartitionUploader(
+        uploader = PartitionUploader(
             captured,
             earlier,
             self._bandwidth,
             is_compacted=is_compacted,
             high_watermark=high_watermark,
         )
-        known: set[str] = set()
+        existing_names: set[str] = set()
         if earlier is not None and not is_stored:
-            known = {chunk.object_name for chunk in earlier.chunks}
-        sizes = sum(log.end_bytes for log in captured.logs)
-        before = sum(each.covered_bytes for each in earlier.segments) if earlier else 0
-        if earlier is None or sizes - before > _WORTH_LISTING_BYTES:
-            known |= self.repository.names(stored.folder)
-        damaged = self._damaged.get(stored.folder, set())
-        known -= damaged
-        stored.read(lambda batch_range: uploads.put(stored.folder, known, batch_range))
-        if damaged:
-            stored.put_damaged_again(damaged, partial(put_object, self.repository))
+            existing_names = {chunk.object_name for chunk in earlier.chunks}
+        log_bytes = sum(log.end_bytes for log in captured.logs)
+        covered_bytes = sum(segment.covered_bytes for segment in earlier.segments) if earlier else 0
+        if earlier is None or log_bytes - covered_bytes > _MIN_LISTING_BYTES:
+            existing_names |= self.repository.names(uploader.folder)
+        damaged_names = self._damaged_names.get(uploader.folder, set())
+        existing_names -= damaged_names
+        uploader.read(lambda batch_range: uploads.put(uploader.folder, existing_names, batch_range))
+        if damaged_names:
+            uploader.put_damaged_again(damaged_names, partial(put_object, self.repository))
         for name, data in captured.files.items():
-            kept = KeptFile(name, *content_of(data))
-            stored.files.append(kept)
-            is_stored = earlier is not None and kept in earlier.files
-            if not is_stored or kept.object_name in damaged:
-                put_object(self.repository, f"{stored.folder}/{kept.object_name}", data)
-                stored.new_bytes += len(data)
-        return stored
+            kept_file = KeptFile(name, *content_of(data))
+            uploader.files.append(kept_file)
+            is_stored = earlier is not None and kept_file in earlier.files
+            if not is_stored or kept_file.object_name in damaged_names:
+                put_object(self.repository, f"{uploader.folder}/{kept_file.object_name}", data)
+                uploader.new_bytes += len(data)
+        return uploader
 
-    def _earlier_of(self, captured: CapturedPartition) -> PartitionBackup | None:
+    def _find_earlier(self, captured: CapturedPartition) -> PartitionBackup | None:
         """Return a partition from an earlier backup of this broker or of another one."""
         key = captured.partition, captured.topic_id
-        if key in self._earlier or captured.partition.topic == CLUSTER_METADATA_TOPIC:
-            return self._earlier.get(key)
-        if self._of_others is None:
-            self._of_others = {}
+        if key in self._earlier_partitions or captured.partition.topic == CLUSTER_METADATA_TOPIC:
+            return self._earlier_partitions.get(key)
+        if self._replica_partitions is None:
+            self._replica_partitions = {}
             newest = {
                 node_id: backup_id
                 for backup_id, brokers in self.repository.brokers_by_backup().items()
                 for node_id in brokers
                 if node_id != self.broker.node_id
             }
-            for node_id, backup_id in sorted(newest.items(), key=lambda each: each[1]):
+            for backup_id, node_id in sorted((newest[node_id], node_id) for node_id in newest):
                 with suppress(MissingManifestError):  # The manifest has just expired.
-                    for each in self.repository.count_on(backup_id, node_id).partitions:
+                    for partition in self.repository.count_on(backup_id, node_id).partitions:
                         # The files of another broker are different files.
-                        own = msgspec.structs.replace(each, segments=(), seen_directory=None)
-                        self._of_others[each.topic_partition, each.topic_id] = own
-        return self._of_others.get(key)
+                        self._replica_partitions[partition.topic_partition, partition.topic_id] = (
+                            msgspec.structs.replace(partition, segments=(), seen_directory=None)
+                        )
+        return self._replica_partitions.get(key)
 
-    def _finish(self, stored: PartitionUploader) -> None:
+    def _finish_partition(self, uploader: PartitionUploader) -> None:
         """Wait for the chunks of a partition, and add it to the manifest."""
-        captured, leader = stored.captured, self._leader(stored.captured)
-        backup = stored.finish(
+        captured, leader = uploader.captured, self._leader(uploader.captured)
+        partition_backup = uploader.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
-            start_offset=self._starts[captured.directory].of(
+            start_offset=self._log_start_checkpoints[captured.directory].find_offset(
                 captured, must_be_later=self._is_locked
             )
             or 0,
-            cleaner_offset=self._cleaned[captured.directory].of(
+            cleaner_offset=self._cleaner_checkpoints[captured.directory].find_offset(
                 captured, must_be_later=self._is_locked
             ),
         )
-        damaged = self._damaged.get(stored.folder, set())
-        if damaged:
-            names = {each.object_name for each in backup.objects}
-            self.repository.unmark_damaged(stored.folder, damaged & names - stored.lost_objects)
-        for name in sorted(stored.lost_objects):
-            _LOGGER.warning(
-                "%s/%s/%s is damaged, and the log no longer contains its batches",
-                *(self.repository.root, stored.folder, name),
+        damaged_names = self._damaged_names.get(uploader.folder, set())
+        if damaged_names:
+            object_names = {stored_object.object_name for stored_object in partition_backup.objects}
+            self.repository.unmark_damaged(
+                uploader.folder, damaged_names & object_names - uploader.lost_objects
             )
-        self._stored_partitions.append(backup)
-        self._rows.append(stored.row_of(backup))
+        for name in sorted(uploader.lost_objects):
+            _LOGGER.warning(
+                "damaged object %s/%s/%s cannot be stored again: its batches are not in the log",
+                *(self.repository.root, uploader.folder, name),
+            )
+        self._stored_partitions.append(partition_backup)
+        self._rows.append(uploader.report_row(partition_backup))
 
     def _skipped_partitions(self) -> Iterator[SkippedPartition]:
         """Yield the skipped partitions, and add their rows."""
-        before = {
-            (each.topic, each.partition): each.backups
-            for each in (self.previous.skipped if self.previous else ())
+        previous_counts = {
+            (skipped.topic, skipped.partition): skipped.backups
+            for skipped in (self.previous.skipped if self.previous else ())
         }
         for partition, error in sorted(self._capture.skipped.items()):
-            backups = before.get((partition.topic, partition.partition), 0) + 1
+            backups = previous_counts.get((partition.topic, partition.partition), 0) + 1
             status = BackupStatus.UNREADABLE if error.is_fault else BackupStatus.SKIPPED
             self._rows.append(
                 BackedUpPartition(
@@ -739,7 +769,7 @@ class BrokerBackup:
             return None
         offset = self._high_watermarks.offsets.get(captured.partition)
         if offset is None:
-            raise SkippedError("it has no high watermark yet")
+            raise SkippedError("the partition has no high watermark yet")
         return offset
 
     def _still_exists(self, captured: CapturedPartition) -> bool:
@@ -750,8 +780,8 @@ class BrokerBackup:
         except OSError:
             pass
         name = captured.partition.directory_name
-        others = [os.path.join(path, name) for path in self.broker.paths]
-        return any(_has_id(other, captured.topic_id) for other in others)
+        candidates = [os.path.join(path, name) for path in self.broker.paths]
+        return any(_has_topic_id(candidate, captured.topic_id) for candidate in candidates)
 
     def _leader(self, captured: CapturedPartition) -> int | None:
         if self._cluster is None:
@@ -770,37 +800,37 @@ class BrokerBackup:
         cluster = self._cluster or ClusterImage()
         policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
         if policy is None and self._cluster is None:
-            cleaned = self._cleaned[captured.directory]
-            return cleaned.of(captured, must_be_later=self._is_locked) is not None
+            cleaned = self._cleaner_checkpoints[captured.directory]
+            return cleaned.find_offset(captured, must_be_later=self._is_locked) is not None
         return "compact" in (policy or "")
 
     def _read_cluster(self) -> ClusterImage | None:
         """Return the cluster image from the metadata log; None without a metadata log."""
-        paths = [os.path.join(path, METADATA_LOG) for path in self.broker.paths]
-        paths = [path for path in paths if os.path.isdir(path)]
-        for number in range(_METADATA_READS if paths else 0):
-            if number:
-                time.sleep(_BETWEEN_READS_S)
+        log_paths = [os.path.join(path, METADATA_LOG) for path in self.broker.paths]
+        log_paths = [path for path in log_paths if os.path.isdir(path)]
+        for attempt in range(_METADATA_ATTEMPTS if log_paths else 0):
+            if attempt:
+                time.sleep(_METADATA_PAUSE_S)
             try:
-                found = read_metadata(
-                    paths[:1],
+                metadata = read_metadata(
+                    log_paths[:1],
                     budget=shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
                     topics=(CLUSTER_METADATA_TOPIC,),
                     recovers=True,
                     may_grow=True,
                 )
                 # The broker may delete log files while they are read.
-                for fault in filter(is_retriable, found.faults.first):
+                for fault in filter(is_retriable, metadata.faults.first):
                     raise fault
             except (InputError, ReadError) as error:
-                if number + 1 == _METADATA_READS and is_retriable(error):
+                if attempt + 1 == _METADATA_ATTEMPTS and is_retriable(error):
                     raise
             else:
-                return found.cluster
+                return metadata.cluster
         return None
 
 
-def _has_id(directory: str, topic_id: str) -> bool:
+def _has_topic_id(directory: str, topic_id: str) -> bool:
     try:
         return read_topic_id(directory) == topic_id
     except KafkaIndexError:

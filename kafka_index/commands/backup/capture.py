@@ -59,16 +59,16 @@ from kafka_index.core.logdir.metadata_files import parse_topic_id
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
 # A v0 message without key and value.
-_LEAST_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
-_HEADERS_BYTES = 1 << 20
-_FREE_DESCRIPTORS = 256
-_DESCRIPTORS = "/dev/fd"
+_MIN_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
+_SEARCH_WINDOW_BYTES = 1 << 20
+_RESERVED_DESCRIPTORS = 256
+_DESCRIPTOR_DIRECTORY = "/dev/fd"
 #: Maximum number of inspections of a partition that keeps changing.
 MAX_ATTEMPTS = 60
 _ATTEMPT_PAUSE_S = 0.02
 # A directory that changed within this time may change again with the same ctime: the clocks of file
 # systems have a resolution of some milliseconds.
-_TICK_NS = 100_000_000
+_CTIME_RESOLUTION_NS = 100_000_000
 #: Topics that are captured first, in this order.
 COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 
@@ -76,7 +76,7 @@ COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 class SkippedError(Exception):
     """A partition is skipped by this backup.
 
-    `is_fault`: a later backup would skip it too, unless it is `retriable`.
+    `is_fault` means that later backups would skip the partition too, unless it is `retriable`.
     """
 
     def __init__(self, reason: str, *, is_fault: bool = False, retriable: bool = False) -> None:
@@ -85,9 +85,9 @@ class SkippedError(Exception):
         self.is_fault, self.retriable = is_fault, retriable
 
 
-def unreadable(path: str, error: OSError) -> SkippedError:
+def unreadable_error(path: str, error: OSError) -> SkippedError:
     """Return the error for a partition that cannot be read because of the disk or a permission."""
-    reason = f"{path}: cannot be read: {error.strerror}"
+    reason = f"cannot read {path}: {error.strerror}"
     return SkippedError(reason, is_fault=True, retriable=is_retriable(error))
 
 
@@ -122,19 +122,19 @@ class CapturedLog(msgspec.Struct, gc=False):
     settled_bytes: int = 0
     descriptor: int = -1
 
-    def is_stored_as(self, seen: SeenSegment | None) -> bool:
+    def is_stored_as(self, earlier: SeenSegment | None) -> bool:
         """Return whether an earlier backup stored this whole file and it is unchanged."""
-        return seen is not None and seen.is_done and self.is_same_file(seen)
+        return earlier is not None and earlier.is_done and self.is_same_file(earlier)
 
-    def is_same_file(self, seen: SeenSegment | None) -> bool:
+    def is_same_file(self, earlier: SeenSegment | None) -> bool:
         """Return whether the file is unchanged since an earlier backup."""
-        return seen is not None and (
+        return earlier is not None and (
             (self.device, self.inode, self.ctime_ns, self.size_bytes)
-            == (seen.device, seen.inode, seen.ctime_ns, seen.size_bytes)
+            == (earlier.device, earlier.inode, earlier.ctime_ns, earlier.size_bytes)
         )
 
     def open(self) -> int:
-        """Return the descriptor; open the log if necessary.
+        """Return the descriptor, after opening the log if necessary.
 
         Raises `SkippedError` if the file was replaced or cannot be opened.
         """
@@ -146,13 +146,13 @@ class CapturedLog(msgspec.Struct, gc=False):
             except FileNotFoundError:
                 continue
             except OSError as error:
-                raise unreadable(path, error) from error
-            found = os.fstat(descriptor)
-            if (found.st_dev, found.st_ino) == (self.device, self.inode):
+                raise unreadable_error(path, error) from error
+            status = os.fstat(descriptor)
+            if (status.st_dev, status.st_ino) == (self.device, self.inode):
                 self.descriptor = descriptor
                 return descriptor
             os.close(descriptor)
-        raise SkippedError(f"{self.path}: it was deleted or replaced before it was read")
+        raise SkippedError(f"{self.path} was deleted or replaced before the backup read the file")
 
     def find_end(self, start_bytes: int) -> None:
         """Find the end of the batches by their headers, from the start of a batch.
@@ -162,10 +162,10 @@ class CapturedLog(msgspec.Struct, gc=False):
         self.end_bytes = self.size_bytes
         was_open = self.descriptor >= 0
         with suppress(SkippedError, OSError):
-            last = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
-            if not any(os.pread(self.open(), RECORD_BATCH_OVERHEAD_BYTES, last)):
+            header_position = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
+            if not any(os.pread(self.open(), RECORD_BATCH_OVERHEAD_BYTES, header_position)):
                 for start in (start_bytes, 0):
-                    end = _end_of_batches(self.descriptor, start, self.size_bytes)
+                    end = _find_zeros(self.descriptor, start, self.size_bytes)
                     if end is not None:
                         self.end_bytes = end
                         break
@@ -183,8 +183,8 @@ class CapturedLog(msgspec.Struct, gc=False):
             self.descriptor = -1
 
 
-def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | None:
-    """Return the position of the zeros after the batches; None if other bytes follow them."""
+def _find_zeros(descriptor: int, position: int, size_bytes: int) -> int | None:
+    """Return the start of the zeros after the batches; None if other bytes follow the batches."""
     if position > size_bytes:
         return None
     for _ in range(_END_ATTEMPTS):
@@ -193,7 +193,7 @@ def _end_of_batches(descriptor: int, position: int, size_bytes: int) -> int | No
             if not any(header):
                 return position
             after = position + LOG_OVERHEAD_BYTES + int.from_bytes(header[8:12], "big", signed=True)
-            if after - position < _LEAST_BATCH_BYTES or after > size_bytes:
+            if after - position < _MIN_BATCH_BYTES or after > size_bytes:
                 break
             position = after
         # The header may be incomplete because the broker is writing it.
@@ -210,29 +210,31 @@ class OpenFiles:
             with suppress(ValueError, OSError):
                 resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
                 soft = hard
-        self._left = max(soft - _FREE_DESCRIPTORS - len(os.listdir(_DESCRIPTORS)), 0)
+        self._available = max(
+            soft - _RESERVED_DESCRIPTORS - len(os.listdir(_DESCRIPTOR_DIRECTORY)), 0
+        )
         if soft == resource.RLIM_INFINITY:
-            self._left = 1 << 30
+            self._available = 1 << 30
 
     def open_if_allowed(self, log: CapturedLog) -> None:
         """Open a log if the limit allows it; otherwise it is opened when it is read."""
-        if log.descriptor < 0 and self._left:
+        if log.descriptor < 0 and self._available:
             with suppress(SkippedError):
                 log.open()
-                self._left -= 1
+                self._available -= 1
 
     def open(self, name: str, dir_fd: int) -> int:
         """Open a file; return -1 if too many files are open."""
-        if not self._left:
+        if not self._available:
             return -1
         try:
             descriptor = open_noatime(name, dir_fd=dir_fd)
         except OSError as error:
             if error.errno in (errno.EMFILE, errno.ENFILE):
-                self._left = 0
+                self._available = 0
                 return -1
             raise
-        self._left -= 1
+        self._available -= 1
         return descriptor
 
 
@@ -243,11 +245,11 @@ class CapturedPartition:
     Attributes
     ----------
     seen_directory : tuple of int, optional
-        Its `directory_version`.
+        The `directory_version` of the partition directory.
     id_ns : int
-        Time at which the topic ID was written; an earlier checkpoint may belong to another topic.
+        Time at which the topic ID was written. An earlier checkpoint may belong to another topic.
     logs : list of CapturedLog
-        Ascending; only the last one if `known` is given.
+        Ascending; only the last log if `known` is given.
     files : dict of str to bytes
         Files of the metadata log that are stored unchanged.
     known : PartitionBackup, optional
@@ -272,15 +274,17 @@ class CapturedPartition:
     is_cleaned: bool = False
 
     @property
-    def bases(self) -> list[int]:
-        return [each.base_offset for each in (self.known.segments if self.known else self.logs)]
+    def base_offsets(self) -> list[int]:
+        return [
+            segment.base_offset for segment in (self.known.segments if self.known else self.logs)
+        ]
 
     def close(self) -> None:
         for log in self.logs:
             log.close()
 
     def is_at(self, status: os.stat_result) -> bool:
-        """Return whether it is the same directory; its content may differ."""
+        """Return whether a status belongs to this directory, whose content may have changed."""
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
 
@@ -291,130 +295,134 @@ InspectedPartitions = dict[TopicPartition, CapturedPartition]
 class LogCapture:
     """The partitions of data directories, inspected and then captured, group by group.
 
-    `known` is passed to `PartitionInspector`. `inspected` has the partitions that an earlier backup
-    of this process inspected and other brokers stored. In an unchanged directory, only the last log
-    and the files that the log cleaner may replace are inspected.
+    `earlier_backups` is passed to `PartitionInspector`. `inspected_partitions` has the partitions
+    that an earlier backup of this process inspected and other brokers stored. In an unchanged
+    directory, only the last log and the files that the log cleaner may replace are inspected.
     """
 
     def __init__(
         self,
         directories: Sequence[str],
         is_requested: Callable[[str], bool],
-        known: Mapping[TopicPartition, PartitionBackup],
-        inspected: InspectedPartitions | None = None,
+        earlier_backups: Mapping[TopicPartition, PartitionBackup],
+        inspected_partitions: InspectedPartitions | None = None,
     ) -> None:
         self._directories = directories
         self._is_requested = is_requested
-        self._inspector = PartitionInspector(directories, known)
-        self._parsed: dict[str, TopicPartition | None] = {}
-        # The newest listing, and the directory versions if none changed during it.
-        self._listed: list[tuple[TopicPartition, int, int]] = []
-        self._listed_at: list[tuple[int, int, int] | None] | None = None
-        self._inspected = inspected or {}
+        self._inspector = PartitionInspector(directories, earlier_backups)
+        self._partitions_by_name: dict[str, TopicPartition | None] = {}
+        # The newest listing, and the versions of the directories unless one changed during it.
+        self._listing: list[tuple[TopicPartition, int, int]] = []
+        self._listing_versions: list[tuple[int, int, int] | None] | None = None
+        self._inspected_partitions = inspected_partitions or {}
         self.partitions: InspectedPartitions = {}
         self.skipped: dict[TopicPartition, SkippedError] = {}
 
     def close(self) -> None:
-        for captured in (*self._inspected.values(), *self.partitions.values()):
+        for captured in (*self._inspected_partitions.values(), *self.partitions.values()):
             captured.close()
 
     def inspect(self) -> None:
         """Inspect all partitions; the batches found precede every capture."""
-        earlier, self._inspected = self._inspected, {}
-        for partition, directory in self._locate(lambda _: True).items():
+        earlier_inspections, self._inspected_partitions = self._inspected_partitions, {}
+        for partition, directory in self._locate_partitions(lambda _: True).items():
             # A partition that cannot be inspected now may be captured later.
             with suppress(SkippedError, RemovedError):
-                captured = self._inspector.inspect(partition, directory, earlier.get(partition))
+                captured = self._inspector.inspect(
+                    partition, directory, earlier_inspections.get(partition)
+                )
                 for log in captured.logs:
                     log.settled_bytes = log.end_bytes
-                self._inspected[partition] = captured
+                self._inspected_partitions[partition] = captured
         self.skipped.clear()
 
     def capture(self, topics: Collection[str] = (), *, others_than: Collection[str] = ()) -> None:
         def is_selected(topic: str) -> bool:
             return topic in topics or (bool(others_than) and topic not in others_than)
 
-        for partition, directory in self._locate(is_selected).items():
+        for partition, directory in self._locate_partitions(is_selected).items():
             try:
-                before = self._inspected.pop(partition, None)
+                before = self._inspected_partitions.pop(partition, None)
                 self.partitions[partition] = self._inspector.inspect(partition, directory, before)
             except SkippedError as error:
                 self.skipped[partition] = error
             except RemovedError:
-                # A deleted partition may be omitted, but it may also have moved or been recreated.
-                if self._exists(partition):
-                    self.skipped[partition] = SkippedError("it was moved during the capture")
+                # A deleted partition may be omitted, but a moved or recreated partition may not.
+                if self._partition_exists(partition):
+                    self.skipped[partition] = SkippedError(
+                        "the partition was moved during the capture"
+                    )
 
-    def _exists(self, partition: TopicPartition) -> bool:
+    def _partition_exists(self, partition: TopicPartition) -> bool:
         name = partition.directory_name
-        return any(os.path.isdir(os.path.join(each, name)) for each in self._directories)
+        return any(os.path.isdir(os.path.join(directory, name)) for directory in self._directories)
 
-    def _locate(self, is_selected: Callable[[str], bool]) -> dict[TopicPartition, int]:
+    def _locate_partitions(self, is_selected: Callable[[str], bool]) -> dict[TopicPartition, int]:
         """Return the directories of partitions, from two equal listings or one atomic listing.
 
         The listing is repeated while a partition is in two directories, or in only one of two
-        listings. If this does not end, the partition is skipped.
+        listings. After the last attempt, such a partition is skipped.
         """
-        before = last = None
+        previous = second_last = None
         for _ in attempts(at_once=2):
-            now = self._list(is_selected)
-            is_certain = self._listed_at is not None or now == before
-            if is_certain and all(len(each) == 1 for each in now.values()):
+            current = self._list_partitions(is_selected)
+            is_certain = self._listing_versions is not None or current == previous
+            if is_certain and all(len(locations) == 1 for locations in current.values()):
                 break
-            before, last = now, before
+            previous, second_last = current, previous
         else:
-            for partition, each in now.items():
-                if len(each) > 1 or (last or {}).get(partition) != each:
+            for partition, locations in current.items():
+                if len(locations) > 1 or (second_last or {}).get(partition) != locations:
                     self.skipped[partition] = SkippedError(
-                        "it was created or moved during the capture"
+                        "the partition was created or moved during the capture"
                     )
         return {
-            partition: next(iter(each))[0]
-            for partition, each in sorted(now.items(), key=_order)
+            partition: next(iter(locations))[0]
+            for partition, locations in sorted(current.items(), key=_capture_order)
             if partition not in self.skipped
         }
 
-    def _list(
+    def _list_partitions(
         self, is_selected: Callable[[str], bool]
     ) -> dict[TopicPartition, set[tuple[int, int]]]:
         """Return directories and inodes of the live partitions.
 
         The directories are listed again only if one has changed since the newest listing.
         """
-        at = self._versions()
-        if at is None or at != self._listed_at:
-            self._listed = [
-                (partition, number, inode)
-                for number, path in enumerate(self._directories)
-                for name, inode in _entries(path)
-                if (partition := self._partition_named(name)) is not None
+        versions = self._directory_versions()
+        if versions is None or versions != self._listing_versions:
+            self._listing = [
+                (partition, directory, inode)
+                for directory, path in enumerate(self._directories)
+                for name, inode in _list_directories(path)
+                if (partition := self._parse_requested(name)) is not None
             ]
-            self._listed_at = at if at == self._versions() else None
-        found: dict[TopicPartition, set[tuple[int, int]]] = {}
-        for partition, number, inode in self._listed:
+            self._listing_versions = versions if versions == self._directory_versions() else None
+        locations: dict[TopicPartition, set[tuple[int, int]]] = {}
+        for partition, directory, inode in self._listing:
             if is_selected(partition.topic):
-                found.setdefault(partition, set()).add((number, inode))
-        return found
+                locations.setdefault(partition, set()).add((directory, inode))
+        return locations
 
-    def _partition_named(self, name: str) -> TopicPartition | None:
+    def _parse_requested(self, name: str) -> TopicPartition | None:
         """Return the requested partition with this directory name; None for other directories."""
-        if name not in self._parsed:
+        if name not in self._partitions_by_name:
             partition = parse_partition_directory(name)
             is_requested = partition is not None and self._is_requested(partition.topic)
-            self._parsed[name] = partition if is_requested else None
-        return self._parsed[name]
+            self._partitions_by_name[name] = partition if is_requested else None
+        return self._partitions_by_name[name]
 
-    def _versions(self) -> list[tuple[int, int, int] | None] | None:
+    def _directory_versions(self) -> list[tuple[int, int, int] | None] | None:
         """Return the versions of the directories; None if one may change with the same ctime."""
         now_ns = time.time_ns()
         try:
-            found = [directory_version(os.stat(path), now_ns) for path in self._directories]
+            versions = [directory_version(os.stat(path), now_ns) for path in self._directories]
         except OSError:
             return None
-        return None if None in found else found
+        return None if None in versions else versions
 
 
-def _order(item: tuple[TopicPartition, object]) -> tuple[int, str, int]:
+def _capture_order(item: tuple[TopicPartition, object]) -> tuple[int, str, int]:
     """Return the sort key of a capture: coordinators' topics first, the metadata log last."""
     topic, partition = item[0].topic, item[0].partition
     if topic in COORDINATOR_TOPICS:
@@ -422,13 +430,13 @@ def _order(item: tuple[TopicPartition, object]) -> tuple[int, str, int]:
     return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), topic, partition
 
 
-def _entries(path: str) -> list[tuple[str, int]]:
+def _list_directories(path: str) -> list[tuple[str, int]]:
     """Return the names and inodes of the directories in a data directory."""
     try:
         descriptor = open_noatime(path, flags=os.O_DIRECTORY)
         try:
             with os.scandir(descriptor) as entries:
-                return [(each.name, each.inode()) for each in entries if each.is_dir()]
+                return [(entry.name, entry.inode()) for entry in entries if entry.is_dir()]
         finally:
             os.close(descriptor)
     except OSError as error:
@@ -438,23 +446,23 @@ def _entries(path: str) -> list[tuple[str, int]]:
 class PartitionInspector:
     """Inspects the partitions of data directories.
 
-    `known` has the partitions of an earlier backup: an unchanged directory is not listed, and an
-    unchanged log is not opened.
+    `earlier_backups` has the partitions of an earlier backup: an unchanged directory is not listed,
+    and an unchanged log is not opened.
     """
 
     def __init__(
-        self, directories: Sequence[str], known: Mapping[TopicPartition, PartitionBackup]
+        self, directories: Sequence[str], earlier_backups: Mapping[TopicPartition, PartitionBackup]
     ) -> None:
         self._directories = directories
-        self._known = known
+        self._earlier_backups = earlier_backups
         self._open_files = OpenFiles()
         # The ends of the batches of last logs, keyed by device and inode.
-        self._ends: dict[tuple[int, int], int] = {}
+        self._batch_ends: dict[tuple[int, int], int] = {}
 
     def inspect(
         self, partition: TopicPartition, directory: int, before: CapturedPartition | None
     ) -> CapturedPartition:
-        """Return the current state of a partition; `before` itself if it has not changed."""
+        """Return the current state of a partition, or `before` itself if nothing has changed."""
         after = None
         try:
             if before and before.directory == directory and self._is_unchanged(before):
@@ -464,41 +472,41 @@ class PartitionInspector:
                         self._open_files.open_if_allowed(log)
             else:
                 after = self._inspect_until_unchanged(partition, directory)
-                _settle(after, before)
+                _copy_settled_bytes(after, before)
             return after
         finally:
-            # Closed only now: while a file is open, its inode is not reused.
+            # Close `before` only now, because the inode of an open file is not reused.
             if before is not None and after is not before:
                 before.close()
 
     def _is_unchanged(self, before: CapturedPartition) -> bool:
         """Return whether a partition is unchanged, except for the end of its last log."""
         try:
-            at = os.stat(before.path)
+            status = os.stat(before.path)
         except FileNotFoundError:
             return False
         # The same ctime means that no name in the directory has changed.
-        is_same = (at.st_dev, at.st_ino, at.st_ctime_ns) == before.seen_directory
-        return is_same and self._measure(before)
+        is_same = (status.st_dev, status.st_ino, status.st_ctime_ns) == before.seen_directory
+        return is_same and self._measure_last_log(before)
 
-    def _measure(self, captured: CapturedPartition) -> bool:
-        """Measure the last log again; return False if it was replaced since the inspection."""
+    def _measure_last_log(self, captured: CapturedPartition) -> bool:
+        """Measure the last log again; return False if the log was replaced since the inspection."""
         log = captured.logs[-1] if captured.logs else None
         if log is None:
             return True
         try:
-            now = os.stat(log.path) if log.descriptor < 0 else os.fstat(log.descriptor)
+            status = os.stat(log.path) if log.descriptor < 0 else os.fstat(log.descriptor)
         except OSError:
             return False
-        if (now.st_dev, now.st_ino) != (log.device, log.inode):
+        if (status.st_dev, status.st_ino) != (log.device, log.inode):
             return False
-        is_grown = (now.st_size, now.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
+        is_grown = (status.st_size, status.st_ctime_ns) != (log.size_bytes, log.ctime_ns)
         if is_grown and captured.known is not None:
             return False
-        if now.st_size < log.settled_bytes:
+        if status.st_size < log.settled_bytes:
             log.settled_bytes = 0
         is_preallocated = log.is_preallocated
-        log.size_bytes, log.ctime_ns = now.st_size, now.st_ctime_ns
+        log.size_bytes, log.ctime_ns = status.st_size, status.st_ctime_ns
         if is_grown:
             self._open_files.open_if_allowed(log)
         if is_grown or is_preallocated:
@@ -507,19 +515,19 @@ class PartitionInspector:
 
     def _find_end(self, log: CapturedLog, start_bytes: int) -> None:
         key = log.device, log.inode
-        log.find_end(self._ends.get(key, start_bytes))
-        self._ends[key] = log.end_bytes
+        log.find_end(self._batch_ends.get(key, start_bytes))
+        self._batch_ends[key] = log.end_bytes
 
     def _inspect_until_unchanged(
         self, partition: TopicPartition, directory: int
     ) -> CapturedPartition:
-        """Inspect a partition repeatedly until it does not change concurrently."""
+        """Inspect a partition, again if the partition changed during the inspection."""
         path = os.path.join(self._directories[directory], partition.directory_name)
         reason = ""
-        for number in attempts(at_once=1):
+        for attempt in attempts(at_once=1):
             try:
-                found = self._known_at(partition, path, directory) if not number else None
-                return found or self._inspect_once(partition, path, directory)
+                unchanged = self._reuse_earlier(partition, path, directory) if not attempt else None
+                return unchanged or self._inspect_once(partition, path, directory)
             except ConcurrentChangeError as error:
                 reason = str(error)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -527,44 +535,49 @@ class PartitionInspector:
                 if not os.path.isdir(path):
                     raise RemovedError from error
             except OSError as error:
-                raise unreadable(path, error) from error
+                raise unreadable_error(path, error) from error
             except KafkaIndexError as error:
                 retriable = is_retriable(error)
                 raise SkippedError(str(error), is_fault=True, retriable=retriable) from error
-        raise SkippedError(f"{reason} during each of {plural(MAX_ATTEMPTS, 'attempt')}")
+        raise SkippedError(
+            f"{reason} during all {plural(MAX_ATTEMPTS, 'attempt')} to capture the partition"
+        )
 
-    def _known_at(
+    def _reuse_earlier(
         self, partition: TopicPartition, path: str, directory: int
     ) -> CapturedPartition | None:
         """Return a partition whose directory is unchanged since an earlier backup, else None."""
-        known = self._known.get(partition)
-        if known is None or known.seen_directory is None:
+        earlier = self._earlier_backups.get(partition)
+        if earlier is None or earlier.seen_directory is None:
             return None
-        at = os.stat(path)
-        if (at.st_dev, at.st_ino, at.st_ctime_ns) != known.seen_directory:
+        status = os.stat(path)
+        if (status.st_dev, status.st_ino, status.st_ctime_ns) != earlier.seen_directory:
             return None
-        last = known.segments[-1:]
+        last_segments = earlier.segments[-1:]
         captured = CapturedPartition(
             partition,
             path,
             directory,
-            known.topic_id,
-            at.st_dev,
-            at.st_ino,
-            known.seen_directory,
+            earlier.topic_id,
+            status.st_dev,
+            status.st_ino,
+            earlier.seen_directory,
             os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
-            [_log_of_seen(path, each) for each in last],
-            known.epochs,
-            known.snapshot,
+            [_log_from_segment(path, segment) for segment in last_segments],
+            earlier.epochs,
+            earlier.snapshot,
         )
-        if not self._measure(captured):
+        if not self._measure_last_log(captured):
             return None
-        if all(log.is_stored_as(each) for log, each in zip(captured.logs, last, strict=True)):
-            captured.known = known
+        if all(
+            log.is_stored_as(segment)
+            for log, segment in zip(captured.logs, last_segments, strict=True)
+        ):
+            captured.known = earlier
             return captured
         # All logs before the last one are stored.
         captured.logs = [
-            *(_log_of_seen(path, each) for each in known.segments[:-1]),
+            *(_log_from_segment(path, segment) for segment in earlier.segments[:-1]),
             *captured.logs,
         ]
         self._open_files.open_if_allowed(captured.logs[-1])
@@ -582,20 +595,28 @@ class PartitionInspector:
             try:
                 id_text, id_file = read_noatime(PARTITION_METADATA, dir_fd=directory_fd)
             except FileNotFoundError:
-                raise SkippedError("it has no topic id yet") from None
+                raise SkippedError("the partition has no topic ID yet") from None
             topic_id = parse_topic_id(
                 id_text.decode(errors="replace"), f"{path}/{PARTITION_METADATA}"
             )
-            known = self._known.get(partition)
-            is_known = known is not None and known.topic_id == topic_id
-            seen = {each.base_offset: each for each in known.segments} if known and is_known else {}
-            bases = _bases(names)
-            for base, name in bases.items():
-                # Appended one by one, so that open logs are closed if the next one fails.
-                logs.append(self._log(directory_fd, f"{path}/{name}", name, base, seen.get(base)))
-            earlier = seen.get(logs[-1].base_offset) if logs else None
-            if logs and not logs[-1].is_stored_as(earlier):
-                self._find_end(logs[-1], earlier.covered_bytes if earlier else 0)
+            earlier_backup = self._earlier_backups.get(partition)
+            is_same_topic = earlier_backup is not None and earlier_backup.topic_id == topic_id
+            earlier_segments = (
+                {segment.base_offset: segment for segment in earlier_backup.segments}
+                if earlier_backup and is_same_topic
+                else {}
+            )
+            names_by_base = _parse_logs(names)
+            for base, name in names_by_base.items():
+                # Append logs one by one, so that open logs are closed if the next log fails.
+                logs.append(
+                    self._inspect_log(
+                        directory_fd, f"{path}/{name}", name, base, earlier_segments.get(base)
+                    )
+                )
+            earlier_last = earlier_segments.get(logs[-1].base_offset) if logs else None
+            if logs and not logs[-1].is_stored_as(earlier_last):
+                self._find_end(logs[-1], earlier_last.covered_bytes if earlier_last else 0)
             epochs = _read_epochs(directory_fd, names, path)
             snapshot = _read_snapshot(directory_fd, names, logs)
             files = {}
@@ -626,18 +647,18 @@ class PartitionInspector:
             files,
         )
 
-    def _log(
-        self, directory_fd: int, path: str, name: str, base: int, seen: SeenSegment | None
+    def _inspect_log(
+        self, directory_fd: int, path: str, name: str, base: int, earlier: SeenSegment | None
     ) -> CapturedLog:
-        if seen is not None:
-            log = _log_of(path, base, os.stat(name, dir_fd=directory_fd))
-            if log.is_stored_as(seen):
+        if earlier is not None:
+            log = _log_from_status(path, base, os.stat(name, dir_fd=directory_fd))
+            if log.is_stored_as(earlier):
                 return log
         descriptor = self._open_files.open(name, directory_fd)
         if descriptor < 0:
-            return _log_of(path, base, os.stat(name, dir_fd=directory_fd))
+            return _log_from_status(path, base, os.stat(name, dir_fd=directory_fd))
         try:
-            return _log_of(path, base, os.fstat(descriptor), descriptor)
+            return _log_from_status(path, base, os.fstat(descriptor), descriptor)
         except BaseException:
             os.close(descriptor)
             raise
@@ -648,7 +669,7 @@ def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, 
 
     `started_ns` is the time before the inspection.
     """
-    is_settled = started_ns - directory.st_ctime_ns > _TICK_NS
+    is_settled = started_ns - directory.st_ctime_ns > _CTIME_RESOLUTION_NS
     return (directory.st_dev, directory.st_ino, directory.st_ctime_ns) if is_settled else None
 
 
@@ -660,34 +681,36 @@ def attempts(at_once: int) -> Iterator[int]:
         yield number
 
 
-def _bases(names: Sequence[str]) -> dict[int, str]:
+def _parse_logs(names: Sequence[str]) -> dict[int, str]:
     """Return the base offsets of the logs, ascending, with their names.
 
     Raises `ConcurrentChangeError` while the log cleaner renames files.
     """
-    found = {}
+    names_by_base = {}
     for name in sorted(names):
         if name.endswith(LOG_SUFFIX):
             parsed = parse_segment_file(name)
             if parsed is not None:
-                found[parsed.base_offset] = name
+                names_by_base[parsed.base_offset] = name
         elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
-            raise ConcurrentChangeError("a cleaned log was about to replace others")
-    return found
+            raise ConcurrentChangeError("the log cleaner was replacing segments")
+    return names_by_base
 
 
-def _log_of(path: str, base: int, status: os.stat_result, descriptor: int = -1) -> CapturedLog:
+def _log_from_status(
+    path: str, base: int, status: os.stat_result, descriptor: int = -1
+) -> CapturedLog:
     if not stat.S_ISREG(status.st_mode):
-        raise SkippedError(f"{path}: not a regular file", is_fault=True)
+        raise SkippedError(f"{path} is not a regular file", is_fault=True)
     size = status.st_size
     file = status.st_dev, status.st_ino, status.st_ctime_ns, size
     return CapturedLog(path, base, *file, end_bytes=size, descriptor=descriptor)
 
 
-def _log_of_seen(path: str, seen: SeenSegment) -> CapturedLog:
-    name = segment_file_name(seen.base_offset, LOG_SUFFIX)
-    file = seen.device, seen.inode, seen.ctime_ns, seen.size_bytes
-    return CapturedLog(f"{path}/{name}", seen.base_offset, *file, end_bytes=seen.size_bytes)
+def _log_from_segment(path: str, segment: SeenSegment) -> CapturedLog:
+    name = segment_file_name(segment.base_offset, LOG_SUFFIX)
+    file = segment.device, segment.inode, segment.ctime_ns, segment.size_bytes
+    return CapturedLog(f"{path}/{name}", segment.base_offset, *file, end_bytes=segment.size_bytes)
 
 
 def _read_epochs(directory_fd: int, names: Sequence[str], path: str) -> tuple[tuple[int, int], ...]:
@@ -696,7 +719,7 @@ def _read_epochs(directory_fd: int, names: Sequence[str], path: str) -> tuple[tu
     data, _ = read_noatime(LEADER_EPOCH_CHECKPOINT, dir_fd=directory_fd)
     file = f"{path}/{LEADER_EPOCH_CHECKPOINT}"
     entries = parse_leader_epoch_checkpoint(data.decode(errors="replace"), path=file)
-    return tuple((each.epoch, each.start_offset) for each in entries)
+    return tuple((entry.epoch, entry.start_offset) for entry in entries)
 
 
 def _read_snapshot(
@@ -710,8 +733,8 @@ def _read_snapshot(
 def _read_metadata_files(directory_fd: int, names: Sequence[str]) -> dict[str, bytes]:
     """Return the newest snapshot of the metadata log, and its quorum state."""
     snapshots = sorted(name for name in names if is_metadata_snapshot(name))
-    kept = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
-    return {name: read_noatime(name, dir_fd=directory_fd)[0] for name in kept}
+    file_names = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
+    return {name: read_noatime(name, dir_fd=directory_fd)[0] for name in file_names}
 
 
 def _refuse_changes(
@@ -724,29 +747,29 @@ def _refuse_changes(
     is_settled: bool,
 ) -> None:
     """Raise `ConcurrentChangeError` if the directory changed since the inspection started."""
-    named = os.stat(path)
-    if (named.st_dev, named.st_ino) != (before.st_dev, before.st_ino):
-        raise ConcurrentChangeError("the directory was replaced")
-    if named.st_ctime_ns != before.st_ctime_ns:
-        raise ConcurrentChangeError("its files changed")
+    current = os.stat(path)
+    if (current.st_dev, current.st_ino) != (before.st_dev, before.st_ino):
+        raise ConcurrentChangeError("the partition directory was replaced")
+    if current.st_ctime_ns != before.st_ctime_ns:
+        raise ConcurrentChangeError("files were added, renamed or deleted")
     if is_settled:
         return
     if sorted(os.listdir(directory_fd)) != sorted(names):
-        raise ConcurrentChangeError("its files changed")
+        raise ConcurrentChangeError("files were added, renamed or deleted")
     for log in logs:
-        now = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
-        if (now.st_dev, now.st_ino) != (log.device, log.inode):
-            raise ConcurrentChangeError("a log was replaced")
+        status = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
+        if (status.st_dev, status.st_ino) != (log.device, log.inode):
+            raise ConcurrentChangeError("a segment was replaced")
 
 
-def _settle(after: CapturedPartition, before: CapturedPartition | None) -> None:
+def _copy_settled_bytes(after: CapturedPartition, before: CapturedPartition | None) -> None:
     """Copy the settled bytes of each log from the inspection before the captures."""
     if before is None or before.topic_id != after.topic_id:
         return
-    sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}
+    settled_sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}
     for log in after.logs:
-        settled = sizes.get((log.path, log.device, log.inode), 0)
-        log.settled_bytes = settled if settled <= log.size_bytes else 0
+        settled_bytes = settled_sizes.get((log.path, log.device, log.inode), 0)
+        log.settled_bytes = settled_bytes if settled_bytes <= log.size_bytes else 0
 
 
 @contextmanager
@@ -758,39 +781,39 @@ def open_reader(
         with LowImpactReader(log.open(), log.path, end_bytes, bandwidth) as file:
             yield file
     except OSError as error:
-        raise unreadable(log.path, error) from error
+        raise unreadable_error(log.path, error) from error
     except KafkaIndexError as error:
         retriable = is_retriable(error)
         raise SkippedError(str(error), is_fault=True, retriable=retriable) from error
 
 
 def find_batch(
-    log: CapturedLog, last_offset: int, header: bytes, near_bytes: int, bandwidth: Bandwidth
+    log: CapturedLog, last_offset: int, header: bytes, expected_end_bytes: int, bandwidth: Bandwidth
 ) -> int | None:
-    """Return the end position of the batch with a header; None if the log does not contain it.
+    """Return the end position of the batch with a header; None if the log has no such batch.
 
-    The batch is expected to end at `near_bytes`, as in an earlier backup; otherwise the headers are
+    If the batch does not end at `expected_end_bytes`, as in an earlier backup, the headers are
     searched. Raises `SkippedError` if the log cannot be read.
     """
-    size = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
+    size_bytes = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
     with open_reader(log, log.size_bytes, bandwidth) as file:
-        if size <= near_bytes <= log.size_bytes:
-            there = np.zeros(len(header), np.uint8)
-            file.read_into(near_bytes - size, there.data)
-            if there.tobytes() == header:
-                return near_bytes
-        return _seek_to(file, log, last_offset, header)
+        if size_bytes <= expected_end_bytes <= log.size_bytes:
+            stored_header = np.zeros(len(header), np.uint8)
+            file.read_into(expected_end_bytes - size_bytes, stored_header.data)
+            if stored_header.tobytes() == header:
+                return expected_end_bytes
+        return _search_header(file, log, last_offset, header)
 
 
-def _seek_to(
+def _search_header(
     file: LowImpactReader, log: CapturedLog, last_offset: int, header: bytes
 ) -> int | None:
     columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
-    position, wanted = 0, _HEADERS_BYTES
+    position, window_bytes = 0, _SEARCH_WINDOW_BYTES
     while position < log.size_bytes:
-        window = np.empty(min(wanted, log.size_bytes - position), np.uint8)
+        window = np.empty(min(window_bytes, log.size_bytes - position), np.uint8)
         filled = file.read_into(position, window.data)
-        is_over, window = filled < len(window), window[:filled]
+        is_truncated, window = filled < len(window), window[:filled]
         code, after, count = scan_batches(
             window,
             position,
@@ -801,17 +824,17 @@ def _seek_to(
             columns,
             0,
         )
-        lasts: Longs = BatchColumns(*columns[:, :count]).last_offset
-        row = int(np.searchsorted(lasts, last_offset))
+        last_offsets: Longs = BatchColumns(*columns[:, :count]).last_offset
+        row = int(np.searchsorted(last_offsets, last_offset))
         if row < count:
             start = int(columns[0, row]) - position
             is_same = window[start : start + len(header)].tobytes() == header
             return position + start + int(columns[1, row]) if is_same else None
         if not count:
             # A log may be shorter than when it was captured.
-            if code != SCAN_NEED_BYTES or is_over:
+            if code != SCAN_NEED_BYTES or is_truncated:
                 return None
-            wanted = max(2 * wanted, LOG_OVERHEAD_BYTES + entry_length(window))
+            window_bytes = max(2 * window_bytes, LOG_OVERHEAD_BYTES + entry_length(window))
             continue
         position = int(after)
     return None

@@ -12,6 +12,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import NamedTuple, Self
 
 import msgspec
@@ -61,16 +62,16 @@ from kafka_index.core.kernels.scan import (
 from kafka_index.core.log.scan.scanner import entry_length, in_order, last_offset_of, only_zeros
 
 #: Minimum size of a chunk of a compacted log; the average is 192 KiB more.
-MIN_CHOSEN_BYTES = 64 << 10
-_CHOSEN_BYTES = 192 << 10
-_CRC_AT = 17
+MIN_COMPACTED_CHUNK_BYTES = 64 << 10
+_MEAN_EXTRA_BYTES = 192 << 10
+_CRC_OFFSET = 17
 # The end of the header fields from which the last offset of a batch is computed.
 _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
 # Maximum size of chunks that are read and not yet uploaded.
-_MOST_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
+_MAX_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
 # Small chunks are merged if there are this many, and the result is larger by this factor.
-_MANY_CHUNKS, _GROWTH = 16, 8
+_MIN_MERGED_CHUNKS, _MIN_GROWTH = 16, 8
 
 
 class BatchRange(NamedTuple):
@@ -90,11 +91,11 @@ class LogChunkReader:
     position, next_offset : int
         Position and offset after the batches that were read.
     is_below : bool
-        The batches ended at the high watermark, not at the end of the log.
+        Whether the batches ended at the high watermark, not at the end of the log.
     settled_offset : int
         End of the batches that existed before any log was captured; 0 if there are none.
     has_gap : bool
-        Offsets are missing between batches.
+        Whether offsets are missing between batches.
     """
 
     def __init__(
@@ -115,8 +116,8 @@ class LogChunkReader:
         self.position = position_bytes
         self.next_offset = next_offset
         self.settled_offset = self.read_bytes = 0
-        self.is_below = self.has_gap = self._is_over = False
-        # The kernel accepts offsets up to 2^31 - 1 above this base offset.
+        self.is_below = self.has_gap = self._is_finished = False
+        # The scan kernel accepts offsets up to 2^31 - 1 above this base offset.
         self._limit_base_offset = log.base_offset
         self._is_at_limit = False
 
@@ -126,50 +127,57 @@ class LogChunkReader:
         if self.position >= self._size_bytes:
             return
         with open_reader(log, self._size_bytes, self._bandwidth) as file:
-            while self.position < self._size_bytes and not self._is_over:
-                found = self._read(file)
-                if not found.rows:
+            while self.position < self._size_bytes and not self._is_finished:
+                batches = self._read(file)
+                if not batches.rows:
                     break
-                yield from self._split(found, is_cleaned=is_cleaned)
+                yield from self._split(batches, is_cleaned=is_cleaned)
 
     def _split(self, batches: _Batches, *, is_cleaned: bool) -> Iterator[BatchRange]:
-        is_last = self._is_over or self._is_at_limit
+        is_last = self._is_finished or self._is_at_limit
         is_last |= self.position + batches.end_bytes >= self._size_bytes
-        start = 0
-        for end in _chosen_ends(batches, is_last=is_last) if is_cleaned else [batches.rows]:
-            first, last = int(batches.starts[start]), int(batches.ends[end - 1])
-            header = int(batches.starts[end - 1])
-            base, last_offset = batches.base_of(start), int(batches.lasts[end - 1])
+        first_row = 0
+        for end_row in (
+            _select_chunk_ends(batches, is_last=is_last) if is_cleaned else [batches.rows]
+        ):
+            start_bytes, end_bytes = int(batches.starts[first_row]), int(batches.ends[end_row - 1])
+            header_bytes = int(batches.starts[end_row - 1])
+            base_offset, last_offset = (
+                batches.base_offset(first_row),
+                int(batches.last_offsets[end_row - 1]),
+            )
             yield BatchRange(
-                batches.buffer[first:last],
-                self.next_offset if base is None else base,
+                batches.buffer[start_bytes:end_bytes],
+                self.next_offset if base_offset is None else base_offset,
                 last_offset,
-                batches.buffer[header : min(header + RECORD_BATCH_OVERHEAD_BYTES, last)].tobytes(),
+                batches.buffer[
+                    header_bytes : min(header_bytes + RECORD_BATCH_OVERHEAD_BYTES, end_bytes)
+                ].tobytes(),
             )
             self.next_offset = last_offset + 1
-            start = end
-        self.position += batches.first(start).end_bytes
+            first_row = end_row
+        self.position += batches.first(first_row).end_bytes
 
     def _read(self, file: LowImpactReader) -> _Batches:
-        """Return the batches from the position on, at most as many as one chunk holds."""
-        wanted = min(MAX_CHUNK_BYTES, self._size_bytes - self.position)
+        """Return the batches from the position on, at most as many as one chunk can contain."""
+        window_bytes = min(MAX_CHUNK_BYTES, self._size_bytes - self.position)
         while True:
-            buffer = np.empty(wanted, np.uint8)
+            buffer = np.empty(window_bytes, np.uint8)
             filled = file.read_into(self.position, buffer.data)
             self.read_bytes += filled
-            if filled < wanted:
+            if filled < window_bytes:
                 # A preallocated file was truncated to the end of its batches.
                 self._size_bytes = self.position + filled
-            found, code = self._scan(buffer[:filled])
-            if found.rows or code != SCAN_NEED_BYTES:
+            batches, code = self._scan(buffer[:filled])
+            if batches.rows or code != SCAN_NEED_BYTES:
                 break
-            wanted = LOG_OVERHEAD_BYTES + entry_length(buffer)
+            window_bytes = LOG_OVERHEAD_BYTES + entry_length(buffer)
         if code not in (SCAN_END, SCAN_NEED_BYTES):
-            self._stop(code, found, buffer[:filled])
-        return self._below_high_watermark(found)
+            self._check_end(code, batches, buffer[:filled])
+        return self._limit_to_high_watermark(batches)
 
     def _scan(self, buffer: Bytes) -> tuple[_Batches, int]:
-        found = [np.empty((len(_Batches._fields) - 1, 0), np.int64)]
+        column_blocks = [np.empty((len(_Batches._fields) - 1, 0), np.int64)]
         position: Integer = self.position
         next_offset = self.next_offset
         self._is_at_limit = False
@@ -188,76 +196,79 @@ class LogChunkReader:
                 batches = BatchColumns(*self._columns[:, :count])
                 if in_order(batches, next_offset, self._end_offset) is not None:
                     raise SkippedError(
-                        f"{self._log.path}: offsets overlap within the log, or with the next log"
+                        f"{self._log.path}: offsets overlap within the segment, or with the next "
+                        "segment"
                     )
-                found.append(self._noted(batches, next_offset))
+                column_blocks.append(self._copy_columns(batches, next_offset))
                 next_offset = int(batches.last_offset[-1]) + 1
             if code == SCAN_OFFSET_OVERFLOW:
-                far = self._far_offset(buffer[int(position) - self.position :], next_offset)
-                if far is not None and position == self.position:
-                    self._limit_base_offset = far
+                base_offset = self._base_offset_in_order(
+                    buffer[int(position) - self.position :], next_offset
+                )
+                if base_offset is not None and position == self.position:
+                    self._limit_base_offset = base_offset
                     continue
-                if far is not None:
+                if base_offset is not None:
                     # A chunk whose offsets span 2^31 or more could not be restored as one segment.
                     self._is_at_limit, code = True, SCAN_NEED_BYTES
             if code != SCAN_ROWS_FULL:
-                return _Batches(buffer, *np.concatenate(found, axis=1)), int(code)
+                return _Batches(buffer, *np.concatenate(column_blocks, axis=1)), int(code)
 
-    def _far_offset(self, rest: Bytes, next_offset: int) -> int | None:
+    def _base_offset_in_order(self, buffer: Bytes, next_offset: int) -> int | None:
         """Return the base offset of a batch that is only too far from the segment's base offset.
 
         None if the batch is out of order: no checksum covers the offset (KAFKA-6264).
         """
-        if len(rest) < _OFFSET_DELTA_END:
+        if len(buffer) < _OFFSET_DELTA_END:
             return None
-        last_offset = last_offset_of(rest)
+        last_offset = last_offset_of(buffer)
         is_in_order = last_offset >= next_offset
         is_in_order &= self._end_offset is None or last_offset < self._end_offset
-        following = rest[LOG_OVERHEAD_BYTES + entry_length(rest) :]
-        if len(following) >= _OFFSET_DELTA_END:
-            is_in_order &= last_offset_of(following) > last_offset
-        return int.from_bytes(rest[:8].tobytes(), "big", signed=True) if is_in_order else None
+        next_batch = buffer[LOG_OVERHEAD_BYTES + entry_length(buffer) :]
+        if len(next_batch) >= _OFFSET_DELTA_END:
+            is_in_order &= last_offset_of(next_batch) > last_offset
+        return int.from_bytes(buffer[:8].tobytes(), "big", signed=True) if is_in_order else None
 
-    def _noted(self, batches: BatchColumns, next_offset: int) -> Longs:
+    def _copy_columns(self, batches: BatchColumns, next_offset: int) -> Longs:
         """Copy the needed columns of batches, because the buffers are reused."""
         is_old = batches.control_type == CONTROL_MESSAGE
-        before = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
-        self.has_gap |= bool(((batches.base_offset != before + 1) & ~is_old).any())
+        previous_offsets = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
+        self.has_gap |= bool(((batches.base_offset != previous_offsets + 1) & ~is_old).any())
         starts = batches.position_bytes - self.position
         ends = starts + batches.size_bytes
         return np.stack([starts, ends, batches.base_offset, batches.last_offset, is_old])
 
-    def _below_high_watermark(self, batches: _Batches) -> _Batches:
+    def _limit_to_high_watermark(self, batches: _Batches) -> _Batches:
         if self._high_watermark is not None:
-            kept = int(np.searchsorted(batches.lasts, self._high_watermark))
-            if kept < batches.rows:
-                self._is_over = self.is_below = True
-                batches = batches.first(kept)
-        settled = self._log.settled_bytes - self.position
-        count = int(np.searchsorted(batches.ends, settled, side="right"))
+            below = int(np.searchsorted(batches.last_offsets, self._high_watermark))
+            if below < batches.rows:
+                self._is_finished = self.is_below = True
+                batches = batches.first(below)
+        settled_end = self._log.settled_bytes - self.position
+        count = int(np.searchsorted(batches.ends, settled_end, side="right"))
         if count:
-            self.settled_offset = int(batches.lasts[count - 1]) + 1
+            self.settled_offset = int(batches.last_offsets[count - 1]) + 1
         return batches
 
-    def _stop(self, code: int, batches: _Batches, buffer: Bytes) -> None:
+    def _check_end(self, code: int, batches: _Batches, buffer: Bytes) -> None:
         """End the log at a batch that is being written, or at zeros; raise if it is corrupt."""
-        at = batches.end_bytes
-        rest = buffer[at:]
-        self._is_over = True
+        end_bytes = batches.end_bytes
+        remaining = buffer[end_bytes:]
+        self._is_finished = True
         is_last = self._end_offset is None
         if code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH) and is_last:
             return
-        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(rest):
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(remaining):
             return
-        if is_last and len(rest) >= RECORD_BATCH_OVERHEAD_BYTES:
+        if is_last and len(remaining) >= RECORD_BATCH_OVERHEAD_BYTES:
             high_watermark = self._high_watermark
-            base = int.from_bytes(rest[:8].tobytes(), "big", signed=True)
+            base = int.from_bytes(remaining[:8].tobytes(), "big", signed=True)
             if high_watermark is not None and base >= high_watermark:
                 self.is_below = True
                 return
         raise SkippedError(
-            f"{self._log.path}: at byte {self.position + at}: corrupt batch before the end of "
-            "the log",
+            f"{self._log.path}: corrupt batch at byte {self.position + end_bytes}, before the end "
+            "of the log",
             is_fault=True,
         )
 
@@ -271,8 +282,8 @@ class _Batches(NamedTuple):
     buffer: Bytes
     starts: Longs
     ends: Longs
-    bases: Longs
-    lasts: Longs
+    base_offsets: Longs
+    last_offsets: Longs
     is_old: Longs
 
     @property
@@ -281,56 +292,56 @@ class _Batches(NamedTuple):
 
     @property
     def end_bytes(self) -> int:
-        """Position after the last batch; 0 if there is none."""
+        """Position after the last batch; 0 without batches."""
         return int(self.ends[-1]) if self.rows else 0
 
-    def base_of(self, row: int) -> int | None:
+    def base_offset(self, row: int) -> int | None:
         """Return the first offset of a batch; None if the batch does not contain it."""
-        return None if self.is_old[row] else int(self.bases[row])
+        return None if self.is_old[row] else int(self.base_offsets[row])
 
     def first(self, count: int) -> _Batches:
         return _Batches(self.buffer, *(column[:count] for column in self[1:]))
 
 
-def _chosen_ends(batches: _Batches, *, is_last: bool) -> list[int]:
-    """Return the numbers of the batches after which chunks end, selected by checksum.
+def _select_chunk_ends(batches: _Batches, *, is_last: bool) -> list[int]:
+    """Return the row numbers at which chunks end, exclusive, selected by batch checksums.
 
     Larger batches are more likely to be selected. Without `is_last`, the batches after the last
-    selected one belong to the next chunk, unless none is selected.
+    selected batch belong to the next chunk. If no batch is selected, they form a chunk.
     """
     starts, ends = batches.starts, batches.ends
     crcs = np.zeros(len(starts), np.int64)
     for number in range(4):
-        at = np.minimum(starts + _CRC_AT + number, len(batches.buffer) - 1)
-        crcs = crcs << 8 | batches.buffer[at]
-    chosen = crcs < (ends - starts) * (_CRC_VALUES // _CHOSEN_BYTES)
-    result = []
-    begin = 0
-    for row in np.flatnonzero(chosen).tolist():
-        if int(ends[row]) - begin >= MIN_CHOSEN_BYTES:
-            result.append(row + 1)
-            begin = int(ends[row])
-    if (is_last or not result) and (not result or result[-1] < len(starts)):
-        result.append(len(starts))
-    return result
+        positions = np.minimum(starts + _CRC_OFFSET + number, len(batches.buffer) - 1)
+        crcs = crcs << 8 | batches.buffer[positions]
+    selected = crcs < (ends - starts) * (_CRC_VALUES // _MEAN_EXTRA_BYTES)
+    end_rows = []
+    start_bytes = 0
+    for row in np.flatnonzero(selected).tolist():
+        if int(ends[row]) - start_bytes >= MIN_COMPACTED_CHUNK_BYTES:
+            end_rows.append(row + 1)
+            start_bytes = int(ends[row])
+    if (is_last or not end_rows) and (not end_rows or end_rows[-1] < len(starts)):
+        end_rows.append(len(starts))
+    return end_rows
 
 
 def count_small_chunks(chunks: Sequence[LogChunk], base_offset: int) -> int:
-    """Return how many of the last chunks should be merged into one; 0 for none.
+    """Return the number of last chunks that should be merged into one chunk; 0 for no merge.
 
-    They start at or after a base offset, fit into one chunk, and are much smaller than their sum.
-    So a byte is stored again only a few times, and a log with many small appends has some dozens of
-    chunks instead of one per backup.
+    The merged chunks start at or after a base offset, fit into one chunk, and are much smaller than
+    their sum. So a byte is stored again only a few times, and a log with many small appends has
+    some dozens of chunks instead of one chunk per backup.
     """
-    found = total = largest = 0
+    small_chunks = total_bytes = largest_bytes = 0
     for count, chunk in enumerate(reversed(chunks), 1):
-        total += chunk.size_bytes
-        largest = max(largest, chunk.size_bytes)
-        if chunk.base_offset < base_offset or total > MAX_CHUNK_BYTES:
+        total_bytes += chunk.size_bytes
+        largest_bytes = max(largest_bytes, chunk.size_bytes)
+        if chunk.base_offset < base_offset or total_bytes > MAX_CHUNK_BYTES:
             break
-        if count >= _MANY_CHUNKS and total >= _GROWTH * largest:
-            found = count
-    return found
+        if count >= _MIN_MERGED_CHUNKS and total_bytes >= _MIN_GROWTH * largest_bytes:
+            small_chunks = count
+    return small_chunks
 
 
 def has_chunk(log: CapturedLog, position_bytes: int, chunk: LogChunk, bandwidth: Bandwidth) -> bool:
@@ -341,7 +352,7 @@ def has_chunk(log: CapturedLog, position_bytes: int, chunk: LogChunk, bandwidth:
 def read_chunk(
     log: CapturedLog, position_bytes: int, chunk: LogChunk, bandwidth: Bandwidth
 ) -> Bytes | None:
-    """Return the bytes of a chunk at a position of a log; None if the log has other bytes there.
+    """Return the bytes of a chunk at a position of a log; None if the log has other bytes.
 
     Raises `SkippedError` if the log is unreadable.
     """
@@ -357,15 +368,15 @@ def read_chunk(
 class ChunkUploader:
     """Uploads chunks to a repository in threads; a context manager.
 
-    The bytes that are read and not yet uploaded are limited. Futures raise failures.
+    The bytes that are read and not yet uploaded are limited. The returned futures raise failures.
     """
 
     def __init__(self, repository: Repository, threads: int) -> None:
         self._repository = repository
         self._executor = ThreadPoolExecutor(threads, "backup")
-        self._free = threading.Condition()
+        self._capacity = threading.Condition()
         self._in_flight = 0
-        self._failed: BaseException | None = None
+        self._failure: BaseException | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -374,44 +385,44 @@ class ChunkUploader:
         self._executor.shutdown(cancel_futures=True)
 
     def put(
-        self, folder: str, known: Collection[str], batch_range: BatchRange
+        self, folder: str, existing_names: Collection[str], batch_range: BatchRange
     ) -> Future[tuple[LogChunk, int]]:
-        """Upload a chunk unless its object is known; return a future of chunk and new bytes.
+        """Upload a chunk unless its object exists; return a future of chunk and new bytes.
 
         Raises the failure of an earlier chunk.
         """
         size = len(batch_range.data)
-        with self._free:
-            self._free.wait_for(
-                lambda: not self._in_flight or self._in_flight + size <= _MOST_IN_FLIGHT_BYTES
+        with self._capacity:
+            self._capacity.wait_for(
+                lambda: not self._in_flight or self._in_flight + size <= _MAX_IN_FLIGHT_BYTES
             )
-            if self._failed is not None:
-                raise self._failed
+            if self._failure is not None:
+                raise self._failure
             self._in_flight += size
-        future = self._executor.submit(self._put, folder, known, batch_range)
-        future.add_done_callback(lambda done: self._forget(size, done))
+        future = self._executor.submit(self._put_chunk, folder, existing_names, batch_range)
+        future.add_done_callback(partial(self._complete_upload, size))
         return future
 
-    def _put(
-        self, folder: str, known: Collection[str], batch_range: BatchRange
+    def _put_chunk(
+        self, folder: str, existing_names: Collection[str], batch_range: BatchRange
     ) -> tuple[LogChunk, int]:
         data = batch_range.data.data
         chunk = LogChunk(batch_range.base_offset, batch_range.last_offset, *content_of(data))
-        if chunk.object_name in known:
+        if chunk.object_name in existing_names:
             return chunk, 0
         put_object(self._repository, f"{folder}/{chunk.object_name}", data)
         return chunk, len(data)
 
-    def _forget(self, size: int, done: Future[tuple[LogChunk, int]]) -> None:
-        with self._free:
-            self._in_flight -= size
-            if not done.cancelled():
-                self._failed = self._failed or done.exception()
-            self._free.notify_all()
+    def _complete_upload(self, size_bytes: int, future: Future[tuple[LogChunk, int]]) -> None:
+        with self._capacity:
+            self._in_flight -= size_bytes
+            if not future.cancelled():
+                self._failure = self._failure or future.exception()
+            self._capacity.notify_all()
 
 
 def put_object(repository: Repository, path: str, data: bytes | memoryview) -> None:
-    """Upload an object whose name contains its hash; replace a damaged object of that name."""
+    """Upload an object whose name contains its hash; replace a damaged object of the same name."""
     if not repository.put(path, data):
         repository.put_again(path, data)
 
@@ -442,46 +453,50 @@ class PartitionUploader:
         self._is_compacted = is_compacted
         self._high_watermark = high_watermark
         self._logs = captured.logs
-        self._seen = {each.base_offset: each for each in earlier.segments} if earlier else {}
+        self._earlier_segments = (
+            {segment.base_offset: segment for segment in earlier.segments} if earlier else {}
+        )
         self._earlier_header = earlier.last_header if earlier else None
         self._last_header: bytes | None = None
-        self._kept: list[LogChunk] = []
-        self._puts: list[Future[tuple[LogChunk, int]]] = []
+        self._reused_chunks: list[LogChunk] = []
+        self._uploads: list[Future[tuple[LogChunk, int]]] = []
         self._segments: list[SeenSegment] = []
         self._end_offset = 0
         self._settled_offset = earlier.end_offset if earlier else 0
         self._has_gap = self._is_truncated = False
 
-    def keep(self, known: PartitionBackup) -> None:
+    def keep(self, earlier: PartitionBackup) -> None:
         """Use the chunks of an earlier backup, because the partition is unchanged."""
-        self._high_watermark = known.high_watermark
-        self._kept, self._segments = [*known.chunks], [*known.segments]
-        self._end_offset = known.end_offset
+        self._high_watermark = earlier.high_watermark
+        self._reused_chunks, self._segments = [*earlier.chunks], [*earlier.segments]
+        self._end_offset = earlier.end_offset
         self._last_header = self._earlier_header
-        self._has_gap = known.is_compacted
+        self._has_gap = earlier.is_compacted
 
     def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
         """Read and upload new batches; raises `SkippedError` if they cannot be read."""
-        self._put = put
+        self._put_chunk = put
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
         if self._logs and not self._is_truncated:
             # The base offset of an empty last log is the log end offset.
-            base = self._logs[-1].base_offset
+            base_offset = self._logs[-1].base_offset
             if self._high_watermark is not None:
-                base = min(base, self._high_watermark)
-            self._end_offset = max(next_offset, base)
+                base_offset = min(base_offset, self._high_watermark)
+            self._end_offset = max(next_offset, base_offset)
 
     def put_damaged_again(
-        self, damaged: Collection[str], put: Callable[[str, memoryview], None]
+        self, damaged_names: Collection[str], put: Callable[[str, memoryview], None]
     ) -> None:
         """Upload damaged chunks again, given by object name, if the logs still contain them."""
-        for log, end in zip(self._logs, [*self.captured.bases[1:], INT64_MAX], strict=True):
+        for log, end_offset in zip(
+            self._logs, [*self.captured.base_offsets[1:], INT64_MAX], strict=True
+        ):
             position = 0
-            for chunk in self._kept:
-                if not log.base_offset <= chunk.base_offset < end:
+            for chunk in self._reused_chunks:
+                if not log.base_offset <= chunk.base_offset < end_offset:
                     continue
-                if chunk.object_name in damaged:
+                if chunk.object_name in damaged_names:
                     data = None
                     with suppress(SkippedError):
                         data = read_chunk(log, position, chunk, self._bandwidth)
@@ -496,23 +511,23 @@ class PartitionUploader:
         self, *, is_leader: bool | None, start_offset: int, cleaner_offset: int | None
     ) -> PartitionBackup:
         captured, partition = self.captured, self.captured.partition
-        chunks = [*self._kept]
-        for each in self._puts:
-            chunk, new_bytes = each.result()
+        chunks = [*self._reused_chunks]
+        for upload in self._uploads:
+            chunk, new_bytes = upload.result()
             chunks.append(chunk)
             self.new_bytes += new_bytes
-        bases = captured.bases
-        first = bases[0] if bases else 0
+        base_offsets = captured.base_offsets
+        first_base_offset = base_offsets[0] if base_offsets else 0
         # Chunks of unchanged logs may follow the chunks of cleaned logs.
         chunks = sorted(
-            (chunk for chunk in chunks if chunk.last_offset >= first),
+            (chunk for chunk in chunks if chunk.last_offset >= first_base_offset),
             key=lambda chunk: chunk.base_offset,
         )
         snapshot = captured.snapshot
-        if chunks and chunks[0].base_offset < first:
+        if chunks and chunks[0].base_offset < first_base_offset:
             # The snapshot contains producers of batches after the start of the first chunk.
             snapshot = None
-        end = self._end_offset
+        end_offset = self._end_offset
         backup = PartitionBackup(
             topic=partition.topic,
             partition=partition.partition,
@@ -520,11 +535,15 @@ class PartitionUploader:
             directory=captured.directory,
             is_leader=is_leader,
             is_compacted=self._is_compacted or self._has_gap,
-            start_offset=min(max(start_offset, first), end),
-            end_offset=end,
-            high_watermark=end if self._high_watermark is None else self._high_watermark,
-            settled_offset=min(self._settled_offset, end),
-            epochs=tuple(each for each in captured.epochs if each[1] <= end),
+            start_offset=min(max(start_offset, first_base_offset), end_offset),
+            end_offset=end_offset,
+            high_watermark=end_offset if self._high_watermark is None else self._high_watermark,
+            settled_offset=min(self._settled_offset, end_offset),
+            epochs=tuple(
+                (epoch, start_offset)
+                for epoch, start_offset in captured.epochs
+                if start_offset <= end_offset
+            ),
             cleaner_offset=cleaner_offset,
             snapshot=snapshot,
             chunks=tuple(chunks),
@@ -534,7 +553,7 @@ class PartitionUploader:
         )
         if (
             partition.topic != CLUSTER_METADATA_TOPIC
-            and len(backup.segments) == len(bases)
+            and len(backup.segments) == len(base_offsets)
             and len(backup.epochs) == len(captured.epochs)
             and snapshot is captured.snapshot
         ):
@@ -542,7 +561,7 @@ class PartitionUploader:
             backup = msgspec.structs.replace(backup, seen_directory=captured.seen_directory)
         return backup
 
-    def row_of(self, backup: PartitionBackup) -> BackedUpPartition:
+    def report_row(self, backup: PartitionBackup) -> BackedUpPartition:
         return BackedUpPartition(
             backup.topic,
             backup.partition,
@@ -560,30 +579,36 @@ class PartitionUploader:
         )
 
     def _read_plain(self) -> int:
-        """Read the batches after the last stored batch, if the log still contains that one."""
+        """Read the batches after the last stored batch, or from the first differing chunk on."""
         logs, earlier = self._logs, self._earlier
-        first, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
+        first_log, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
         if earlier is not None and self._earlier_header is not None and logs:
-            place = self._place_of_last(self._earlier_header)
-            if place is not None:
-                first, position = place
-                self._kept = [*earlier.chunks]
+            last_batch_end = self._find_last_batch(self._earlier_header)
+            if last_batch_end is not None:
+                first_log, position = last_batch_end
+                self._reused_chunks = [*earlier.chunks]
                 self._last_header = self._earlier_header
                 next_offset = last_offset_in(self._last_header) + 1
                 self._has_gap = earlier.is_compacted
                 if not self._has_gap:
-                    position, next_offset = self._give_up_small(logs[first], position, next_offset)
+                    position, next_offset = self._drop_small_chunks(
+                        logs[first_log], position, next_offset
+                    )
             else:
-                # The log was truncated below stored batches, and has a different history since.
+                # The log was truncated below stored batches, and other batches were appended.
                 self._settled_offset = 0
-                first, position, next_offset = self._keep_first(earlier)
-        for log in logs[:first]:
-            self._note(log, log.end_bytes)
-        for number in range(first, len(logs)):
+                first_log, position, next_offset = self._reuse_first_chunks(earlier)
+        for log in logs[:first_log]:
+            self._add_segment(log, log.end_bytes)
+        for number in range(first_log, len(logs)):
             log = logs[number]
-            before = self._seen.get(log.base_offset)
-            if before is not None and log.is_stored_as(before) and position == before.covered_bytes:
-                self._note(log, position)
+            earlier_segment = self._earlier_segments.get(log.base_offset)
+            if (
+                earlier_segment is not None
+                and log.is_stored_as(earlier_segment)
+                and position == earlier_segment.covered_bytes
+            ):
+                self._add_segment(log, position)
             else:
                 next_offset = self._read_log(number, position, next_offset)
                 if self._is_truncated:
@@ -591,36 +616,40 @@ class PartitionUploader:
             position = 0
         return next_offset
 
-    def _give_up_small(self, log: CapturedLog, position: int, next_offset: int) -> tuple[int, int]:
-        """Drop small chunks at the end of a log, so that they are read again as one chunk.
+    def _drop_small_chunks(
+        self, log: CapturedLog, position: int, next_offset: int
+    ) -> tuple[int, int]:
+        """Drop small chunks at the end of a log, so that their batches are read as one chunk.
 
-        Returns the position from which to read, and the next offset there. Chunks that differ from
-        the log, or are not below the high watermark, are kept.
+        Returns the position from which to read, and the next offset at that position. Chunks that
+        differ from the log, or are not below the high watermark, are not dropped.
         """
-        count = count_small_chunks(self._kept, log.base_offset)
-        small = self._kept[len(self._kept) - count :]
-        start = position - sum(chunk.size_bytes for chunk in small)
-        is_below = self._high_watermark is None or next_offset <= self._high_watermark
-        if not small or start < 0 or not is_below:
+        count = count_small_chunks(self._reused_chunks, log.base_offset)
+        small_chunks = self._reused_chunks[len(self._reused_chunks) - count :]
+        start = position - sum(chunk.size_bytes for chunk in small_chunks)
+        is_below_high_watermark = (
+            self._high_watermark is None or next_offset <= self._high_watermark
+        )
+        if not small_chunks or start < 0 or not is_below_high_watermark:
             return position, next_offset
-        at = start
-        for chunk in small:
+        chunk_position = start
+        for chunk in small_chunks:
             self._read_bytes += chunk.size_bytes
             try:
-                is_there = has_chunk(log, at, chunk, self._bandwidth)
+                is_in_log = has_chunk(log, chunk_position, chunk, self._bandwidth)
             except SkippedError:
-                is_there = False
-            if not is_there:
+                is_in_log = False
+            if not is_in_log:
                 return position, next_offset
-            at += chunk.size_bytes
-        del self._kept[-count:]
-        return start, small[0].base_offset
+            chunk_position += chunk.size_bytes
+        del self._reused_chunks[-count:]
+        return start, small_chunks[0].base_offset
 
-    def _keep_first(self, earlier: PartitionBackup) -> tuple[int, int, int]:
-        """Keep the first chunks that the log still contains, except the last of them.
+    def _reuse_first_chunks(self, earlier: PartitionBackup) -> tuple[int, int, int]:
+        """Reuse the first chunks that the log still contains, except the last reusable chunk.
 
-        Returns the number of the log where they end, the position there, and the next offset. The
-        last chunk is read again, because the header of its last batch is needed.
+        Returns the number of the log in which the reused chunks end, their end position, and the
+        next offset. The last chunk is read again, because the header of its last batch is needed.
         """
         logs = self._logs
         ends = [(0, 0, logs[0].base_offset)]
@@ -634,69 +663,86 @@ class PartitionUploader:
                 break
             self._read_bytes += chunk.size_bytes
             position += chunk.size_bytes
-            self._kept.append(chunk)
+            self._reused_chunks.append(chunk)
             ends.append((number, position, chunk.last_offset + 1))
-        if self._kept:
-            del self._kept[-1], ends[-1]
+        if self._reused_chunks:
+            del self._reused_chunks[-1], ends[-1]
         return ends[-1]
 
-    def _place_of_last(self, header: bytes) -> tuple[int, int] | None:
+    def _find_last_batch(self, header: bytes) -> tuple[int, int] | None:
         """Return the number of the log with the last stored batch, and the batch's end position."""
-        last = last_offset_in(header)
-        at = [number for number, log in enumerate(self._logs) if log.base_offset <= last]
-        if not at:
+        last_offset = last_offset_in(header)
+        candidates = [
+            number for number, log in enumerate(self._logs) if log.base_offset <= last_offset
+        ]
+        if not candidates:
             return None
-        log = self._logs[at[-1]]
-        before = self._seen.get(log.base_offset)
-        covered = before.covered_bytes if before is not None else 0
-        if log.is_same_file(before):
-            return at[-1], covered
-        found = find_batch(log, last, header, covered, self._bandwidth)
-        return None if found is None else (at[-1], found)
+        log = self._logs[candidates[-1]]
+        earlier_segment = self._earlier_segments.get(log.base_offset)
+        covered_bytes = earlier_segment.covered_bytes if earlier_segment is not None else 0
+        if log.is_same_file(earlier_segment):
+            return candidates[-1], covered_bytes
+        end_bytes = find_batch(log, last_offset, header, covered_bytes, self._bandwidth)
+        return None if end_bytes is None else (candidates[-1], end_bytes)
 
     def _read_cleaned(self) -> int:
         """Read the changed logs: cleaned logs completely, grown logs from their old end."""
         next_offset = self._logs[0].base_offset if self._logs else 0
         for number, log in enumerate(self._logs):
-            before = self._seen.get(log.base_offset)
-            end = self._end_of(number)
-            own = self._chunks_of(log.base_offset)
-            if own and end is not None and own[-1].last_offset >= end:
-                own = []
+            earlier_segment = self._earlier_segments.get(log.base_offset)
+            next_base_offset = self._next_base_offset(number)
+            chunks = self._list_chunks(log.base_offset)
+            if (
+                chunks
+                and next_base_offset is not None
+                and chunks[-1].last_offset >= next_base_offset
+            ):
+                chunks = []
             position = 0
             next_offset = max(next_offset, log.base_offset)
-            if log.is_stored_as(before) and before is not None:
-                self._kept += own
-                next_offset = own[-1].last_offset + 1 if own else next_offset
-                self._note(log, before.covered_bytes)
+            if log.is_stored_as(earlier_segment) and earlier_segment is not None:
+                self._reused_chunks += chunks
+                next_offset = chunks[-1].last_offset + 1 if chunks else next_offset
+                self._add_segment(log, earlier_segment.covered_bytes)
                 continue
-            if own and before is not None:
-                place = self._grown_from(log, before, own[-1].last_offset)
-                if place is not None:
-                    self._kept += own
-                    position, next_offset = place, own[-1].last_offset + 1
+            if chunks and earlier_segment is not None:
+                end_bytes = self._find_append_position(log, earlier_segment, chunks[-1].last_offset)
+                if end_bytes is not None:
+                    self._reused_chunks += chunks
+                    position, next_offset = end_bytes, chunks[-1].last_offset + 1
             next_offset = self._read_log(number, position, next_offset)
             if self._is_truncated:
                 break
         self._last_header = self._last_header or self._earlier_header
         return next_offset
 
-    def _grown_from(self, log: CapturedLog, before: SeenSegment, last_offset: int) -> int | None:
-        """Return the end of an earlier backup in its last log; None for other logs."""
+    def _find_append_position(
+        self, log: CapturedLog, earlier_segment: SeenSegment, last_offset: int
+    ) -> int | None:
+        """Return the end position of an earlier backup in its last log; None for other logs."""
         header = self._earlier_header
-        if (log.device, log.inode) != (before.device, before.inode) or not header:
+        if (log.device, log.inode) != (earlier_segment.device, earlier_segment.inode) or not header:
             return None
         if last_offset_in(header) != last_offset:
             return None
-        found = find_batch(log, last_offset, header, before.covered_bytes, self._bandwidth)
-        return found if found == before.covered_bytes else None
+        end_bytes = find_batch(
+            log, last_offset, header, earlier_segment.covered_bytes, self._bandwidth
+        )
+        return end_bytes if end_bytes == earlier_segment.covered_bytes else None
 
-    def _chunks_of(self, base: int) -> list[LogChunk]:
+    def _list_chunks(self, base_offset: int) -> list[LogChunk]:
         """Return the chunks of a segment in the earlier backup."""
-        if self._earlier is None or base not in self._seen:
+        if self._earlier is None or base_offset not in self._earlier_segments:
             return []
-        end = min((other for other in self._seen if other > base), default=INT64_MAX)
-        return [chunk for chunk in self._earlier.chunks if base <= chunk.base_offset < end]
+        end = min(
+            (
+                next_base_offset
+                for next_base_offset in self._earlier_segments
+                if next_base_offset > base_offset
+            ),
+            default=INT64_MAX,
+        )
+        return [chunk for chunk in self._earlier.chunks if base_offset <= chunk.base_offset < end]
 
     def _read_log(self, number: int, position: int, next_offset: int) -> int:
         """Read a log from a position on; return the next offset."""
@@ -706,24 +752,24 @@ class PartitionUploader:
             position,
             max(next_offset, log.base_offset),
             self._high_watermark,
-            self._end_of(number),
+            self._next_base_offset(number),
             self._bandwidth,
         )
         for batch_range in reader.batch_ranges(is_cleaned=self._is_compacted):
-            self._puts.append(self._put(batch_range))
+            self._uploads.append(self._put_chunk(batch_range))
             self._last_header = batch_range.last_header
         self._read_bytes += reader.read_bytes
         self._settled_offset = max(self._settled_offset, reader.settled_offset)
         self._has_gap |= reader.has_gap
         self._is_truncated = reader.is_below
-        self._note(log, reader.position, is_done=not reader.is_below)
+        self._add_segment(log, reader.position, is_done=not reader.is_below)
         return reader.next_offset
 
-    def _end_of(self, number: int) -> int | None:
+    def _next_base_offset(self, number: int) -> int | None:
         """Return the base offset of the next log; None for the last one."""
         return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
-    def _note(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
+    def _add_segment(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
         """Record the current state of a log for the next backup."""
         # Two appends to a preallocated log may leave the same size and ctime.
         ctime_ns = 0 if log.is_preallocated else log.ctime_ns

@@ -1,7 +1,7 @@
 """Reads with low impact on a broker's disk, processors and page cache.
 
-Pages that a read brings into the page cache are dropped again. Pages that were cached before stay,
-because consumers may be reading them. All reads share a bandwidth limit.
+Pages that a read brings into the page cache are dropped again. Pages that were cached before stay
+cached, because consumers may be reading them. All reads share a bandwidth limit.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _IS_RESIDENT = 1
 # O_NONBLOCK, so that opening a named pipe does not block.
 _READ_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _NOATIME_FLAGS = _READ_FLAGS | getattr(os, "O_NOATIME", 0)
-_SMALL_BYTES = 1 << 16
+_FILE_BLOCK_BYTES = 1 << 16
 # The size of one read, of the read-ahead, and of one step of the bandwidth limit.
 _STEP_BYTES = 4 << 20
 
@@ -51,8 +51,8 @@ def read_noatime(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.sta
     descriptor = open_noatime(path, dir_fd=dir_fd)
     try:
         data = b""
-        while more := os.read(descriptor, _SMALL_BYTES):
-            data += more
+        while block := os.read(descriptor, _FILE_BLOCK_BYTES):
+            data += block
         return data, os.fstat(descriptor)
     finally:
         os.close(descriptor)
@@ -62,8 +62,8 @@ def read_noatime(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.sta
 def idle_io_priority() -> Iterator[None]:
     """Give this thread, and threads that it starts, idle I/O priority and the lowest CPU priority.
 
-    Without effect on platforms without I/O priorities, and with the disk scheduler ``none``.
-    Afterwards the priorities are restored, if permitted.
+    The I/O priority has no effect on platforms without I/O priorities, and with the disk scheduler
+    ``none``. Afterwards the priorities are restored, if permitted.
     """
     niceness = os.getpriority(os.PRIO_PROCESS, 0)
     with suppress(OSError):
@@ -84,7 +84,7 @@ def _set_io_class(io_class: int) -> None:
 
 
 class Bandwidth:
-    """A token bucket for the bytes that all threads read; without a rate there is no limit."""
+    """A token bucket for the bytes that all threads read. Without a rate, reads are not limited."""
 
     def __init__(
         self,
@@ -113,9 +113,9 @@ class Bandwidth:
 
 
 class LowImpactReader:
-    """A part of an open file that is read in large blocks; a context manager.
+    """Reads an open file up to an end position, in large blocks; a context manager.
 
-    The caller owns the descriptor, and must not read from it concurrently.
+    The caller closes the descriptor, and must not read from the descriptor concurrently.
     """
 
     def __init__(self, descriptor: int, path: str, end_bytes: int, bandwidth: Bandwidth) -> None:
@@ -125,7 +125,7 @@ class LowImpactReader:
         self._bandwidth = bandwidth
 
     def __enter__(self) -> Self:
-        # Disables read-ahead by the kernel, so that only pages of this reader become resident.
+        # Disable read-ahead by the kernel, so that only pages of this reader become resident.
         self._advise(os.POSIX_FADV_RANDOM, 0, 0)
         return self
 
@@ -133,37 +133,37 @@ class LowImpactReader:
         self._advise(os.POSIX_FADV_NORMAL, 0, 0)
 
     def read_into(self, position_bytes: int, buffer: memoryview) -> int:
-        """Fill a buffer; return the number of bytes, fewer at the end of the part.
+        """Fill a buffer; return the number of bytes, fewer only before the end position.
 
         Raises `InputError` on I/O errors.
         """
-        wanted = max(min(len(buffer), self._end_bytes - position_bytes), 0)
+        size_bytes = max(min(len(buffer), self._end_bytes - position_bytes), 0)
         filled = 0
-        step = min(wanted, _STEP_BYTES)
-        resident = _residency(self._descriptor, position_bytes, step)
+        step = min(size_bytes, _STEP_BYTES)
+        resident = _find_resident_pages(self._descriptor, position_bytes, step)
         while step:
             self._bandwidth.spend(step)
             start = position_bytes + filled
-            # The next block is read ahead while this one is copied.
-            next_step = min(wanted - filled - step, _STEP_BYTES)
+            # The kernel reads the next block ahead while the current block is copied.
+            next_step = min(size_bytes - filled - step, _STEP_BYTES)
             next_resident = None
             if next_step:
-                next_resident = _residency(self._descriptor, start + step, next_step)
+                next_resident = _find_resident_pages(self._descriptor, start + step, next_step)
                 self._advise(os.POSIX_FADV_WILLNEED, start + step, next_step)
-            more = fill(self._descriptor, self._path, start, buffer[filled : filled + step])
-            self._drop(start, resident)
-            filled += more
-            if more < step:
-                self._drop(start + step, next_resident)
+            read_bytes = fill(self._descriptor, self._path, start, buffer[filled : filled + step])
+            self._drop_pages(start, resident)
+            filled += read_bytes
+            if read_bytes < step:
+                self._drop_pages(start + step, next_resident)
                 break
             step, resident = next_step, next_resident
         return filled
 
-    def _drop(self, position_bytes: int, was_resident: npt.NDArray[np.bool_] | None) -> None:
+    def _drop_pages(self, position_bytes: int, was_resident: npt.NDArray[np.bool_] | None) -> None:
         if was_resident is None or was_resident.all():
             return
         first = position_bytes // mmap.PAGESIZE
-        for start, stop in _ranges(~was_resident):
+        for start, stop in _find_ranges(~was_resident):
             size = (stop - start) * mmap.PAGESIZE
             self._advise(os.POSIX_FADV_DONTNEED, (first + start) * mmap.PAGESIZE, size)
 
@@ -173,13 +173,13 @@ class LowImpactReader:
             os.posix_fadvise(self._descriptor, start_bytes, size_bytes, advice)
 
 
-def _residency(
+def _find_resident_pages(
     descriptor: int, position_bytes: int, size_bytes: int
 ) -> npt.NDArray[np.bool_] | None:
-    """Return for each page of a file part whether it is in memory; None if unknown.
+    """Return whether each page of a byte range is in the page cache; None if unknown.
 
-    The kernel reports this only to the owner of a file and to processes that may write to it; for
-    others all pages appear resident.
+    The kernel reports resident pages only to the owner of a file and to processes that may write
+    the file. For other processes, all pages appear resident.
     """
     first = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
     size_bytes += position_bytes - first
@@ -203,7 +203,7 @@ def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
 
 
-def _ranges(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the ranges of set flags, end exclusive."""
+def _find_ranges(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return the start and exclusive end of each range of set flags."""
     edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
     return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

@@ -41,8 +41,8 @@ class BackupRequest(Request):
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
         Group.INPUT,
-        "All data directories of the broker, and the directory of its metadata log. Takes several "
-        "paths, and may be repeated.",
+        "All data directories of the broker, and the directory of its metadata log. The option "
+        "takes several paths, and may be repeated.",
         "--input",
         default=(),
     )
@@ -60,14 +60,15 @@ class BackupRequest(Request):
     brokers: tuple[int, ...] = parameter(
         IntegersKind(0, INT32_MAX),
         Group.CLUSTER,
-        "Brokers of the backup. They synchronize, and capture their logs at the same time.  "
-        "[default: the brokers of the repository, of the previous backup, or of the metadata log]",
+        "IDs of the brokers in the backup. Brokers synchronize, and capture their logs at the same "
+        "time.  [default: the brokers of the repository, of the previous backup, or of the "
+        "metadata log]",
         default=(),
     )
     wait: timedelta = parameter(
         DurationKind(),
         Group.CLUSTER,
-        "How long the brokers wait for each other. A backup that lacks a broker is incomplete.",
+        "How long a broker waits for other brokers. A backup that lacks a broker is incomplete.",
         default=DEFAULT_WAIT,
     )
     cut_at: Moment | None = parameter(
@@ -112,15 +113,15 @@ BACKUP = CommandSpec(
     help="""Back up a running broker: copy its new data to a repository.
 
     Run the command on the machine of the broker, or on a machine that mounts a snapshot of its
-    disks. --input takes all data directories, and the directory of the metadata log. No file in
-    them is written, locked or linked.
+    disks. --input takes all data directories, and the directory of the metadata log. The command
+    never writes, locks or links a file in these directories.
 
-    All logs are opened and measured at the cutoff time, which takes milliseconds, and are read
+    At the cutoff time, all logs are opened and measured within milliseconds. Their batches are read
     afterwards. The backup contains complete batches with valid checksums, up to a high watermark
     that the broker wrote after the cutoff time.
 
-    The repository is a folder, or the URI of an object store with conditional writes. Its objects
-    are never overwritten, and each backup is written atomically.
+    The repository is a folder, or the URI of an object store with conditional writes. Objects of a
+    repository are never overwritten. A backup is written atomically.
 
     \b
     Exit codes:
@@ -195,16 +196,19 @@ def _keep_parameter(text: str, default: int) -> Any:
 class ExpireBackupsRequest(RepositoryRequest):
     keep_last: int = _keep_parameter("Keep the last N complete backups.", 1)
     keep_daily: int = _keep_parameter(
-        "Keep one backup for each of the last N days (UTC) that have one.", 7
+        "Keep the last backup of each of the last N days (UTC) with a backup.", 7
     )
     keep_weekly: int = _keep_parameter(
-        "Keep one backup for each of the last N weeks that have one.", 4
+        "Keep the last backup of each of the last N weeks with a backup.", 4
     )
     keep_monthly: int = _keep_parameter(
-        "Keep one backup for each of the last N months that have one.", 12
+        "Keep the last backup of each of the last N months with a backup.", 12
     )
     dry_run: bool = parameter(
-        FlagKind(), Group.BEHAVIOUR, "Change nothing; only print the result.", default=False
+        FlagKind(),
+        Group.BEHAVIOUR,
+        "Print which backups would expire, without changing the repository.",
+        default=False,
     )
 
 
@@ -215,9 +219,10 @@ LIST_BACKUPS = CommandSpec(
     help="""Print the backups in a repository, and how much data a restore would lose now.
 
     URI is the --output of `kafka-index backup`. A backup is complete if all of its brokers have
-    stored their manifests. An inconsistent backup is complete, too, but its brokers did not
-    synchronize: transactions and groups may differ between brokers. new_bytes were added by the
-    backup, and bytes is its total size. The gap is the time since the previous complete backup.
+    stored their manifests. An inconsistent backup is also complete, but its brokers did not
+    synchronize: transactions and consumer groups may differ between brokers. The column new_bytes
+    is the size that the backup added to the repository, and bytes is the total size of the backup.
+    The gap is the time since the previous complete backup.
 
     \b
     Exit codes:
@@ -244,7 +249,7 @@ VERIFY_BACKUPS = CommandSpec(
 
     The name and size of every object are compared with a listing. Objects that are read must match
     the hash in their manifest, and consist of complete batches with valid checksums. --sample 5
-    reads about 5 % of the objects, at random. --sample 0 reads none.
+    reads about 5 % of the objects, at random. --sample 0 reads no object.
 
     --repair marks missing and altered objects. The next backup of the broker compares the log with
     the hash, and stores the object again.
@@ -274,12 +279,12 @@ EXPIRE_BACKUPS = CommandSpec(
     "backups expire",
     ExpireBackupsRequest,
     work="commands.backup.backups:expire_backups",
-    help="""Expire the backups that no --keep option covers, and delete objects that only they
-    use.
+    help="""Expire the backups that no --keep option covers, and delete objects that only expired
+    backups use.
 
-    The newest complete backup and the newest backup of each broker are always kept. An expired
-    backup disappears from the list at once. Its objects are deleted by a call one day later, so
-    that running restores and backups can finish. Backups may run concurrently.
+    The newest complete backup and the newest backup of each broker never expire. An expired backup
+    disappears from the list at once. Run the command again after a day to delete its objects: until
+    then, running restores and backups can finish. Backups may run concurrently.
 
     \b
     Exit codes:

@@ -102,8 +102,9 @@ class Source(StrEnum):
 
     #: A checkpoint that the broker wrote after the capture.
     CHECKPOINT = "checkpoint"
-    #: A checkpoint from before the capture: the directories are a copy, or the broker was killed,
-    #: so no broker replaces it. Records above its offsets may have been acknowledged.
+    #: A checkpoint from before the capture. No broker replaces the checkpoint, because the
+    #: directories are a copy or the broker was killed. Records above its offsets may have been
+    #: acknowledged.
     OLD_CHECKPOINT = "old checkpoint"
     #: The log ends, because the broker was shut down cleanly.
     LOG_END = "log end"
@@ -128,28 +129,28 @@ class BackupStatus(StrEnum):
 
 _MEANINGS: Mapping[BackupStatus, tuple[Severity, str]] = {
     BackupStatus.STORED: (GOOD, "new batches were stored"),
-    BackupStatus.UNCHANGED: (GOOD, "all batches were in the repository before"),
-    BackupStatus.SKIPPED: (NOTABLE, "not in this backup; the next one tries again"),
-    BackupStatus.UNREADABLE: (BAD, "damaged, or not readable"),
+    BackupStatus.UNCHANGED: (GOOD, "the repository already contained all batches"),
+    BackupStatus.SKIPPED: (NOTABLE, "not in this backup; the next backup tries again"),
+    BackupStatus.UNREADABLE: (BAD, "damaged or unreadable"),
 }
 
 
 @dataclass(frozen=True, slots=True)
 class BackedUpPartition:
-    """A partition of a backup: a row of its report.
+    """A partition of a backup: a row of the report.
 
     Parameters
     ----------
     topic, partition : str, int
         The partition.
     path : str or None
-        Its directory.
+        The directory of the partition.
     status : BackupStatus
         The outcome.
     reason : str or None
         Why the partition is not in the backup.
     topic_id : str or None
-        The ID of its topic.
+        The ID of the topic.
     log_start_offset, log_end_offset, high_watermark : int or None
         The offsets in the backup, the end exclusive, and the high watermark.
     size_bytes, new_bytes, read_bytes : int or None
@@ -159,7 +160,7 @@ class BackedUpPartition:
     backups_skipped : int or None
         Number of consecutive backups, including this one, that skipped the partition.
     retriable : bool
-        The partition could not be read because of permission, disk or memory.
+        Whether the partition could not be read because of permission, disk or memory.
     """
 
     topic: str
@@ -241,11 +242,11 @@ class BackupResult(Result):
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion, notable if the backup lacks partitions or its end is uncertain."""
-        found = super().conclusion
+        """The conclusion, notable if the backup lacks partitions or may lack the last records."""
+        conclusion = super().conclusion
         if not self.skipped_partitions and self.high_watermarks_from != Source.OLD_CHECKPOINT:
-            return found
-        return Conclusion(max(found.severity, NOTABLE), found.text)
+            return conclusion
+        return Conclusion(max(conclusion.severity, NOTABLE), conclusion.text)
 
     @property
     def statuses(self) -> list[Status]:
@@ -255,32 +256,36 @@ class BackupResult(Result):
     @property
     def facts(self) -> list[str]:
         """What a restore of the backup may lack."""
-        found = []
+        facts = []
         if self.high_watermarks_from == Source.OLD_CHECKPOINT:
-            found.append(
-                "no broker writes to these directories: records may be missing that were "
-                "acknowledged in the last seconds before the broker was killed or the directories "
-                "were copied"
+            facts.append(
+                "no broker is writing to the directories. The backup may lack records that were "
+                "acknowledged in the last seconds before the broker was killed, or before the "
+                "directories were copied"
             )
         if self.lacks_metadata:
-            found.append(
+            facts.append(
                 f"no input contains the metadata log ({METADATA_LOG}): the backup lacks topic "
                 "IDs, settings and leaders, which restore --seed and --cluster same require. Add "
-                "the metadata.log.dir of the broker or of a controller as another --input"
+                "the metadata.log.dir of the broker or of a controller to --input"
             )
-        return found
+        return facts
 
     @property
     def sections(self) -> list[Section]:
-        """The skipped partitions, and with ``--verbose`` those in the backup."""
-        faults = [_skipped_line(row) for row in self.skipped_partitions if row.is_fault]
-        later = [_skipped_line(row) for row in self.skipped_partitions if not row.is_fault]
-        stored = [_stored_line(row) for row in self.partitions if row.reason is None]
+        """The skipped partitions, and with ``--verbose`` the partitions in the backup."""
+        fault_lines = [_format_skipped(row) for row in self.skipped_partitions if row.is_fault]
+        skipped_lines = [
+            _format_skipped(row) for row in self.skipped_partitions if not row.is_fault
+        ]
+        stored_lines = [_format_stored(row) for row in self.partitions if row.reason is None]
         noun = "partition"
         return [
-            Section("partitions:", stored, GOOD, noun=noun, is_detail=True),
-            Section("skipped; the next backup tries again:", later, noun=noun),
-            Section(f"{plural(len(faults), noun)} not in the backup:", faults, BAD, noun=noun),
+            Section("partitions:", stored_lines, GOOD, noun=noun, is_detail=True),
+            Section("skipped partitions (the next backup tries again):", skipped_lines, noun=noun),
+            Section(
+                f"{plural(len(fault_lines), noun)} not in the backup:", fault_lines, BAD, noun=noun
+            ),
         ]
 
     @property
@@ -295,17 +300,17 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for damaged or too often skipped partitions, the environment for failed reads."""
+        """Damage for damaged or too often skipped partitions; the environment for failed reads."""
         faults = [row.retriable for row in self.partitions if row.is_fault]
         return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Numbers of partitions, partitions with new chunks, and skipped partitions."""
-        stored = [row for row in self.partitions if row.status is BackupStatus.STORED]
+        stored_partitions = [row for row in self.partitions if row.status is BackupStatus.STORED]
         return {
             "partitions": len(self.partitions),
-            "partitions_stored": len(stored),
+            "partitions_stored": len(stored_partitions),
             "partitions_skipped": len(self.skipped_partitions),
             "chunks": sum(row.chunks or 0 for row in self.partitions),
         }
@@ -329,13 +334,13 @@ class BackupResult(Result):
         return report_table(self.partitions, BACKUP_REPORT_SCHEMA)
 
 
-def _skipped_line(row: BackedUpPartition) -> str:
+def _format_skipped(row: BackedUpPartition) -> str:
     count = row.backups_skipped or 0
     repeated = f" ({format_count(count)} backups in a row)" if count > 1 else ""
     return f"{row.topic}-{row.partition}: {row.reason}{repeated}"
 
 
-def _stored_line(row: BackedUpPartition) -> str:
+def _format_stored(row: BackedUpPartition) -> str:
     new, size = format_bytes(row.new_bytes or 0), format_bytes(row.size_bytes or 0)
     end = f"ends at offset {row.log_end_offset}, {new} new, {size} stored"
     return f"{row.topic}-{row.partition}: {row.status.value}, {end}"
@@ -348,10 +353,10 @@ class BackupRepository(TableResult):
     Parameters
     ----------
     rows : pa.Table
-        A row per backup, ascending: its ID, opening time and cutoff time, its status (``complete``,
-        ``incomplete``, ``inconsistent``, ``damaged``), its brokers and missing brokers, partitions,
-        the bytes that it added and that it consists of, the time since the cutoff time of the
-        previous complete backup, and the time since its own.
+        A row per backup, ascending: ID, opening time and cutoff time, status (``complete``,
+        ``incomplete``, ``inconsistent``, ``damaged``), brokers and missing brokers, partitions,
+        added bytes and total bytes, gap (the time from the cutoff of the previous complete backup
+        to this cutoff), and age (the time since this cutoff).
     ended : RunOutcome
         Damage, if a manifest cannot be read.
     unread : tuple of str
@@ -372,19 +377,25 @@ class BackupRepository(TableResult):
 
     @property
     def headline(self) -> str:
-        """The number of backups, and how much a restore would lose now."""
+        """The number of backups, and how much data a restore would lose now."""
         count = plural(self.rows.num_rows + self.earlier, "backup")
         newest = self.newest
         if newest is None:
-            return f"{count}, none of them complete: a restore would lack brokers"
-        lost = max(self.now_ms - newest["cutoff"], 0) / 1000
+            return f"{count}, but no complete backup: a restore would lack brokers"
+        lost_s = max(self.now_ms - newest["cutoff"], 0) / 1000
         skipped = newest["skipped_partitions"]
-        more = f", and {plural(skipped, 'partition')} that the backup skipped" if skipped else ""
-        return f"{count}; a restore now loses the last {_span(lost)}{more}"
+        skipped_text = (
+            f", and {plural(skipped, 'partition')} that the newest backup skipped"
+            if skipped
+            else ""
+        )
+        return (
+            f"{count}; a restore now would lose the last {_format_duration(lost_s)}{skipped_text}"
+        )
 
     @property
     def newest(self) -> dict[str, Any] | None:
-        """The newest complete backup as a row, its times in milliseconds; None if there is none."""
+        """The row of the newest complete backup, with times in milliseconds; None without one."""
         rows = self.rows
         for name in ("opened", "cutoff"):
             at = rows.column_names.index(name)
@@ -412,7 +423,7 @@ class BackupRepository(TableResult):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes that the backups added, and size of the newest complete one."""
+        """Bytes that the backups added, and size of the newest complete backup."""
         newest = self.newest
         size = 0 if newest is None else newest["bytes"]
         return {"new": pc.sum(self.rows["new_bytes"]).as_py() or 0, "newest": size}
@@ -442,7 +453,7 @@ class BackupRepository(TableResult):
         Raises
         ------
         InputError
-            There is no such backup.
+            The repository has no complete backup at or before the time.
         """
         selector = "" if time is None else f"ms:{parse_time(time)}"
         return backup_path(self.root, open_repository(self.root).find_backup(selector))
@@ -459,8 +470,8 @@ class VerifyBackupsResult(TableResult):
     Parameters
     ----------
     rows : pa.Table
-        The objects, each ``intact``, ``listed`` (not read), ``missing``, ``altered``, ``damaged``
-        or ``unreadable``.
+        The objects, with the status ``intact``, ``listed`` (not read), ``missing``, ``altered``,
+        ``damaged`` or ``unreadable``.
     ended : RunOutcome
         Damage, or the environment if an object could not be read.
     unread : tuple of str
@@ -468,7 +479,7 @@ class VerifyBackupsResult(TableResult):
     root : str
         The repository, a path or a URI.
     is_repaired : bool
-        Damaged objects were marked, so that the next backup stores them again.
+        Whether damaged objects were marked, so that the next backup stores the objects again.
     """
 
     root: str = ""
@@ -478,19 +489,25 @@ class VerifyBackupsResult(TableResult):
 
     @property
     def headline(self) -> str:
-        """The number of altered objects; if there are none, the number of intact objects."""
+        """The number of missing and altered objects, or of intact objects if all are intact."""
         counts = self.counts
         faults = sum(counts[name] for name in _ALTERED)
         if faults:
-            first = self.printed_rows.to_pylist()[0]
-            marked = "; the next backup stores them again if it can" if self.is_repaired else ""
-            return f"{plural(faults, 'object')} missing or altered, such as {first['path']}{marked}"
+            example = self.printed_rows.to_pylist()[0]["path"]
+            repair_text = (
+                "; the next backup tries to store these objects again" if self.is_repaired else ""
+            )
+            return f"{plural(faults, 'object')} missing or altered, such as {example}{repair_text}"
         if self.outcome is RunOutcome.ENVIRONMENT:
             return f"{plural(counts['unreadable'], 'object')} could not be read"
-        listed = counts["objects"] - counts["read"]
-        more = f"; only the names and sizes of {listed:,} others were compared" if listed else ""
+        unread_objects = counts["objects"] - counts["read"]
+        unread_text = (
+            f"; only names and sizes of {unread_objects:,} more were compared"
+            if unread_objects
+            else ""
+        )
         size = format_bytes(self.sizes_bytes["read"])
-        return f"{plural(counts['read'], 'object')} of {size} match their manifests{more}"
+        return f"{plural(counts['read'], 'object')} of {size} match their manifests{unread_text}"
 
     @property
     def next_command(self) -> str | None:
@@ -536,17 +553,18 @@ class ExpireBackupsResult(TableResult):
     Parameters
     ----------
     rows : pa.Table
-        The backups, ascending, each ``kept`` or ``expired`` with the reason.
+        The backups, ascending, with the status ``kept`` or ``expired`` and the reason.
     ended : RunOutcome
         Always done.
     unread : tuple of str
         Always empty.
     deleted_objects, deleted_bytes : int
-        Objects that no manifest refers to, which are deleted, or would be.
+        Number and size of the deleted objects, which no manifest refers to. In a dry run, the
+        objects that would be deleted.
     waiting_manifests : int
         Expired manifests whose objects are not deleted yet.
     is_dry : bool
-        Nothing was changed.
+        Whether this was a dry run, which changes nothing.
     """
 
     deleted_objects: int = 0
@@ -585,13 +603,13 @@ class ExpireBackupsResult(TableResult):
         return self.rows
 
 
-def _span(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
-    rest = int(seconds)
+    remaining_s = int(seconds)
     units = (("d", 86400), ("h", 3600), ("min", 60), ("s", 1))
-    parts: list[str] = []
+    terms: list[str] = []
     for name, size in units:
-        count, rest = divmod(rest, size)
-        if count or parts or name == "s":
-            parts.append(f"{count} {name}")
-    return " ".join(parts[:2])
+        count, remaining_s = divmod(remaining_s, size)
+        if count or terms or name == "s":
+            terms.append(f"{count} {name}")
+    return " ".join(terms[:2])

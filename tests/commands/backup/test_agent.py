@@ -19,7 +19,7 @@ BACKUP_ID = "20261120T120000.123Z"
 def made_now(*, is_partial: bool = False) -> BackupResult:
     rows = [
         BackedUpPartition("a", 0, "/a-0", BackupStatus.STORED, size_bytes=1400, new_bytes=700),
-        BackedUpPartition("a", 1, None, BackupStatus.SKIPPED, "no topic id yet"),
+        BackedUpPartition("a", 1, None, BackupStatus.SKIPPED, "the partition has no topic ID yet"),
     ]
     return BackupResult(
         BACKUP_ID,

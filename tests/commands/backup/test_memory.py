@@ -59,7 +59,7 @@ _SLOW_STORE = """import time
     from kafka_index.commands.backup.agent import back_up
     from kafka_index.commands.backup.request import BackupRequest
     chunks.MAX_CHUNK_BYTES = 1 << 20
-    chunks._MOST_IN_FLIGHT_BYTES = 3 << 20
+    chunks._MAX_IN_FLIGHT_BYTES = 3 << 20
     chunks.put_object = lambda repository, path, data: time.sleep(0.02)
     result = back_up(BackupRequest(inputs=(name,), output=name + "-repository"))
     assert result.sizes_bytes["new"] > 5_000_000"""
@@ -113,7 +113,7 @@ def test_memory_of_many_backups_is_bounded(repositories: tuple[str, str], reader
 
 
 def test_memory_of_a_large_log_is_bounded(tmp_path: Path) -> None:
-    assert chunks._MOST_IN_FLIGHT_BYTES == 3 * MAX_CHUNK_BYTES
+    assert chunks._MAX_IN_FLIGHT_BYTES == 3 * MAX_CHUNK_BYTES
     for name, batches in (("small", 10), ("large", 120)):
         write_broker(tmp_path / name, batches)
     growth = growth_bytes(_SLOW_STORE, str(tmp_path / "small"), str(tmp_path / "large"))

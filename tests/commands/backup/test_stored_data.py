@@ -256,7 +256,7 @@ def test_log_deleted_before_the_capture_is_not_stored(broker: FakeBroker, reposi
 def test_logs_above_the_open_file_limit_are_opened_on_read(
     broker: FakeBroker, repository: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(capture, "_FREE_DESCRIPTORS", 1 << 40)
+    monkeypatch.setattr(capture, "_RESERVED_DESCRIPTORS", 1 << 40)
     broker.roll(ORDERS)
     broker.append(ORDERS)
 
@@ -347,7 +347,7 @@ def test_partition_without_a_topic_id_is_reported_and_stored_later(
     for runs in (1, 2, 3):
         result, manifest = back_up(broker, repository)
         assert [(each.topic, each.backups) for each in manifest.skipped] == [("orders", runs)]
-        assert "no topic id" in manifest.skipped[0].reason
+        assert "no topic ID" in manifest.skipped[0].reason
         outcomes.append(result.outcome)
     assert outcomes == [RunOutcome.DONE, RunOutcome.DONE, RunOutcome.DAMAGE]
     metadata.write_text(text)
@@ -361,7 +361,9 @@ def test_partition_without_a_high_watermark_is_reported_as_missing(
 ) -> None:
     broker.high_watermarks[ORDERS] = None
     result, _ = back_up(broker, repository)
-    assert [row.reason for row in result.skipped_partitions] == ["it has no high watermark yet"]
+    assert [row.reason for row in result.skipped_partitions] == [
+        "the partition has no high watermark yet"
+    ]
     assert result.ok
 
 
@@ -376,7 +378,7 @@ def test_damage_below_the_high_watermark_is_reported_at_once(
     log.write_bytes(data)
     result, manifest = back_up(broker, repository)
     assert [row.status for row in result.skipped_partitions] == [BackupStatus.UNREADABLE]
-    assert f"{log}: at byte" in (result.skipped_partitions[0].reason or "")
+    assert f"{log}: corrupt batch at byte" in (result.skipped_partitions[0].reason or "")
     assert result.outcome is RunOutcome.DAMAGE
     assert has(repository, manifest, "payments-0", broker.logs["payments-0"])
 
@@ -488,7 +490,7 @@ def test_endless_segment_replacement_is_reported_as_missing(
     monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
     broker.last_log(ORDERS).with_name(f"{0:020d}.log.swap").touch()
     result, _ = back_up(broker, repository)
-    assert "about to replace others" in (result.skipped_partitions[0].reason or "")
+    assert "the log cleaner was replacing segments" in (result.skipped_partitions[0].reason or "")
 
 
 # ----------------------------------------------------- moves, other histories, other copies
@@ -520,7 +522,7 @@ def test_partition_in_two_directories_is_awaited(
     monkeypatch.setattr(capture, "_ATTEMPT_PAUSE_S", 0)
     result, _ = back_up(broker, repository)
     assert [row.reason for row in result.skipped_partitions] == [
-        "it was created or moved during the capture"
+        "the partition was created or moved during the capture"
     ]
     shutil.rmtree(source)
     _, manifest = back_up(broker, repository)

@@ -133,7 +133,7 @@ def test_replaced_log_is_listed_again(data: Path, monkeypatch: pytest.MonkeyPatc
     cleaned.rename(log)
     with monkeypatch.context() as patch:
         # However long this machine takes to get there.
-        patch.setattr(capture, "_TICK_NS", 600_000_000_000)
+        patch.setattr(capture, "_CTIME_RESOLUTION_NS", 600_000_000_000)
         second = partition(back_up(data), "audit.trail")
     assert second.segments[1].inode == log.stat().st_ino != first.segments[1].inode
     assert second.seen_directory is None  # it has just changed
@@ -234,7 +234,7 @@ def test_incremental_listing_equals_a_full_listing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever has changed since the look that a process remembers."""
-    monkeypatch.setattr(capture, "_TICK_NS", 10_000_000)
+    monkeypatch.setattr(capture, "_CTIME_RESOLUTION_NS", 10_000_000)
     rng = random.Random(20261123)
     broker = FakeBroker(tmp_path, 2)
     names = [f"orders-{number}" for number in range(4)]
