@@ -31,7 +31,7 @@ from kafka_index.commands.build.parquet import (
     PathListener,
     build_from_table,
     check_settings,
-    split_refused,
+    split_rejected,
     stage_bin,
     stage_stream,
 )
@@ -43,7 +43,7 @@ from kafka_index.commands.build.parquet_input import (
     NumberedGroup,
     ParquetForm,
     ParquetInput,
-    input_of_schemas,
+    input_from_schemas,
 )
 from kafka_index.commands.build.parquet_order import (
     METADATA_ROW_BYTES,
@@ -55,7 +55,7 @@ from kafka_index.commands.build.parquet_order import (
     check_keys,
     count_parts,
     pack,
-    read_whole_group,
+    read_all_columns,
     row_groups,
     segment_counts,
     segment_rejection,
@@ -243,7 +243,7 @@ class _Counted:
         refused = [segment_rejection(key) is not None for key in keys]
         if not any(refused):
             return []
-        return split_refused(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
+        return split_rejected(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
 
     def rounds(self) -> list[_Round]:
         """Return rounds of complete partitions, in input order."""
@@ -285,7 +285,7 @@ class _Round:
         """Approximate number of bins of the scan."""
         return count_bins(self.segments, self.cost)
 
-    def kept(self, _settings: BuildSettings) -> list[SegmentReport]:
+    def collect_published_rows(self, _settings: BuildSettings) -> list[SegmentReport]:
         """Return no rows: all segments are built again."""
         return []
 
@@ -295,7 +295,7 @@ class _Round:
         """Scan the segments that a broker can have."""
         spark, source = spark_workers(workers), self.counted.rows.source
         partitions = self.counted.partitions.slice(self.first, self.end - self.first)
-        known, _ = split_refused(source, self.counted.fetch(partitions))
+        known, _ = split_rejected(source, self.counted.fetch(partitions))
         units = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
             counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
@@ -307,7 +307,7 @@ class _Round:
                 settings,
                 fail_fast=fail_fast,
                 sizes=[each.size_bytes for each in bins],
-                what=f"scan {len(known):,} segments",
+                description=f"scan {len(known):,} segments",
                 units=units,
             )
         staged: list[StagedSegment] = []
@@ -390,7 +390,7 @@ def read_rows(
     schema = _row_schema(source)
     for group in read_tasks(batches):
         if wanted is None or _has_any(group, source, wanted):
-            for rows in read_whole_group(source, group.group):
+            for rows in read_all_columns(source, group.group):
                 yield rows.cast(schema)
 
 
@@ -495,7 +495,7 @@ def build_indexes(
     given = dict(locals())
     del given["frame"]
     request = BuildRequest.build({**given, "inputs": (_NAME,), "format": InputFormat.PARQUET})
-    source = input_of_schemas(_NAME, (), [arrow_schema(frame.schema)])
+    source = input_from_schemas(_NAME, (), [arrow_schema(frame.schema)])
     columns = [F.col(f"`{name}`").alias(name) for name in source.columns]
     build_table = partial(build_rows, frame=frame.select(*columns))
     report = KeptRows(FILE_SCHEMA)

@@ -23,7 +23,7 @@ INTERRUPTED, TERMINATED = 130, 143
 def kept_and_planned(message: str, word: str) -> tuple[int, int]:
     """The one line on stderr after a stopped build."""
     match = re.fullmatch(
-        rf"kafka-index: error: {word}; ([0-9,]+) of ([0-9,]+) segments are finished and kept; "
+        rf"kafka-index: error: {word}; ([0-9,]+) of ([0-9,]+) segments are finished and published; "
         r"run again to continue\n",
         message,
     )

@@ -19,7 +19,7 @@ from kafka_index.commands.build.log_build import (
     LogRound,
     build_logs,
     build_rounds,
-    by_partition,
+    group_by_partition,
     partition_groups,
 )
 from kafka_index.core.log.recovery.publish import publish_partitions
@@ -280,7 +280,7 @@ def _publish_when_ready(
     staged: list[StagedSegment], settings: BuildSettings, ready: threading.Barrier, attempt_id: str
 ) -> list[SegmentReport]:
     ready.wait()
-    return list(publish_partitions(by_partition(staged), settings, attempt_id=attempt_id))
+    return list(publish_partitions(group_by_partition(staged), settings, attempt_id=attempt_id))
 
 
 def _without_records(root: Path) -> dict[str, bytes]:

@@ -39,7 +39,7 @@ def build_indexes(
         Data directories, partition directories, Parquet files or folders, or globs of these; local
         paths or URIs.
     output : path
-        Folder for a folder of files per partition, a local path or URI.
+        Folder that gets a folder of files for each partition, as a local path or URI.
     in_place : bool
         Write the files next to the logs, in local directories that no broker uses.
     format : InputFormat or str
@@ -55,7 +55,7 @@ def build_indexes(
         Kafka settings, such as a broker's ``server.properties``. Missing settings are taken from
         the metadata log, if a data directory of the input has one.
     expire_producers_at : time, optional
-        Omit producers that are idle at this time, as a broker does that starts then.
+        Omit producers that are idle at this time, as a broker that starts at this time does.
     verify_crc : bool
         Whether to verify checksums.
     overwrite : bool
@@ -76,8 +76,8 @@ def build_indexes(
     Raises
     ------
     ConfigError
-        There is neither an output nor `in_place`, or both; `in_place` is given for remote logs; or
-        an argument is wrong.
+        Neither `output` nor `in_place` is given, or both are given, or `in_place` is given for
+        remote logs, or an argument is wrong.
     InputError
         Nothing is found, a path cannot be listed, or the output overlaps the input.
     PublishError
@@ -86,10 +86,10 @@ def build_indexes(
     Examples
     --------
     >>> config = "examples/dump.properties"
-    >>> built = kafka_index.build_indexes("examples/dump", "indexes", config=config)
-    >>> built.ok
+    >>> result = kafka_index.build_indexes("examples/dump", "indexes", config=config)
+    >>> result.ok
     True
-    >>> built.to_arrow().column_names[:4]
+    >>> result.to_arrow().column_names[:4]
     ['topic', 'partition', 'segment_base_offset', 'log_path']
     """
     result: BuildResult = call(BUILD, locals())

@@ -1,4 +1,4 @@
-"""A build: its input, target, remaining work, and result."""
+"""The entry point of a build: open the input, lock the target, skip unchanged partitions, build."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(
     *,
     build_table: TableBuilder | None = None,
 ) -> BuildResult | BuildPlan:
-    """Build the files of logs or of a Parquet input; in a dry run only plan it.
+    """Build the files of logs or of a Parquet input; in a dry run, return only the plan.
 
     Raises `InputError` if nothing is found or the output overlaps the input, and `PublishError` if
     the output cannot be created, locked or written. `build_table` replaces `parquet.build_parquet`.
@@ -71,27 +71,27 @@ def _is_parquet(request: BuildRequest) -> bool:
     if request.tiered is not None or request.format is InputFormat.LOG:
         return False
     if request.format is InputFormat.AUTO:
-        paths = [path for given in request.inputs for path in expand_input(given)]
-        parquet = [is_parquet_path(path) for path in paths]
-        if any(parquet) and not all(parquet):
+        paths = [path for input_path in request.inputs for path in expand_input(input_path)]
+        is_parquet = [is_parquet_path(path) for path in paths]
+        if any(is_parquet) and not all(is_parquet):
             raise InputError(
-                "Parquet and logs in one input",
-                path=paths[parquet.index(not parquet[0])],
-                hint="build each in a run of its own, or give a format",
+                "the input contains both Parquet and logs",
+                path=paths[is_parquet.index(not is_parquet[0])],
+                hint="build Parquet and logs in separate runs, or give --format",
             )
-        if not all(parquet):
+        if not all(is_parquet):
             return False
     if request.topics is not None:
-        raise InputError("topics are selected in logs only", hint="filter the Parquet input")
+        raise InputError("topics can be selected only in logs", hint="filter the Parquet input")
     return True
 
 
 def _plan_logs(listing: Listing) -> BuildPlan:
     sizes = [
-        (each.partition, len(each), int(each.sizes_bytes.sum()))
-        for each in SegmentTable.from_files(listing.segments).partitions
+        (partition.partition, len(partition), int(partition.sizes_bytes.sum()))
+        for partition in SegmentTable.from_files(listing.segments).partitions
     ]
-    return replace(BuildPlan.of_sizes(sizes), skipped=skipped_texts(listing.skipped))
+    return replace(BuildPlan.from_sizes(sizes), skipped=skipped_texts(listing.skipped))
 
 
 def _build_logs(
@@ -102,33 +102,41 @@ def _build_logs(
     report: ReportSink | None,
 ) -> BuildResult:
     """Build the partitions whose files are not up to date."""
-    given = request.config.config
-    cluster = find_cluster(None, listing.data_directories, given.max_decompressed_bytes)
-    config = cluster.settings(given)
+    requested_config = request.config.config
+    cluster = find_cluster(None, listing.data_directories, requested_config.max_decompressed_bytes)
+    config = cluster.settings(requested_config)
     segments = SegmentTable.from_files(listing.segments)
     settings = build_settings(request, config, ALL_OUTPUTS, listener)
-    with locked_target(request, settings, listing) as root:
-        settings = replace(settings, target_root=root, tiered=listing.tiered)
+    with locked_target(request, settings, listing) as target_root:
+        settings = replace(settings, target_root=target_root, tiered=listing.tiered)
         with BuildRows(request, settings, listener, report, planned=len(segments)) as rows:
-            parts = []
-            for members, unchanged in UnchangedPartitions(settings).split(segments):
+            remaining_partitions = []
+            for partition_segments, unchanged in UnchangedPartitions(settings).split(segments):
                 if unchanged is None:
-                    parts.append(members)
+                    remaining_partitions.append(partition_segments)
                 else:
                     rows.on_unchanged(unchanged)
-            left = SegmentTable(parts)
-            listener.on_plan(len(left), left.total_bytes, ("segment", "segments"))
-            if left:
-                directories = [each.directory for each in left.partitions]
-                outputs = sorted({os.path.dirname(each) for each in directories})
+            remaining_segments = SegmentTable(remaining_partitions)
+            listener.on_plan(
+                len(remaining_segments), remaining_segments.total_bytes, ("segment", "segments")
+            )
+            if remaining_segments:
+                directories = [partition.directory for partition in remaining_segments.partitions]
+                outputs = sorted({os.path.dirname(directory) for directory in directories})
                 with engine.start(
                     "build",
                     after_failure=AFTER_FAILURE,
                     listener=listener,
-                    tasks=len(left),
+                    tasks=len(remaining_segments),
                     inputs=directories,
-                    outputs=outputs if root is None else [root],
+                    outputs=outputs if target_root is None else [target_root],
                 ) as workers:
-                    build_logs(workers, left, settings, listener=rows, fail_fast=request.fail_fast)
-    topics = {each.partition.topic for each in segments.partitions}
+                    build_logs(
+                        workers,
+                        remaining_segments,
+                        settings,
+                        listener=rows,
+                        fail_fast=request.fail_fast,
+                    )
+    topics = {partition.partition.topic for partition in segments.partitions}
     return rows.result(listing.skipped, cluster.settings_text(config, topics))

@@ -19,6 +19,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
+from operator import attrgetter
 from os import PathLike
 from typing import Any, Protocol
 
@@ -58,10 +59,10 @@ from kafka_index.core.output.publish import swept_target
 
 #: Maximum number of segments in a round, since their rows are objects in the driver.
 ROUND_SEGMENTS = 50_000
-# Number of segments published together: enough groups to use several cores even in a small round,
-# and in a large round about the cost of a bin per group.
-_GROUPS = 64
-_FEWEST_TOGETHER, _MOST_TOGETHER = 8, 64
+# Segments are published in groups. A small round needs enough groups to use several cores. In a
+# large round, a group costs about as much as a bin.
+_MIN_GROUPS = 64
+_MIN_GROUP_SEGMENTS, _MAX_GROUP_SEGMENTS = 8, 64
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -75,10 +76,10 @@ class Round(Protocol):
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments; with `fail_fast`, the rest may be omitted after a failure."""
+        """Scan the segments; with `fail_fast`, segments may be omitted after a failure."""
 
-    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of segments whose files are up to date although the scan failed."""
+    def collect_published_rows(self, settings: BuildSettings) -> list[SegmentReport]:
+        """Return the rows of segments whose files are up to date, after the round failed."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -103,13 +104,12 @@ class LogRound:
             settings,
             fail_fast=fail_fast,
             sizes=[segment.log_size_bytes for segment in segments],
-            what="scan {:,} segments, {size}",
+            description="scan {:,} segments, {size}",
         )
 
-    def kept(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of segments whose files are up to date."""
-        kept = [keep_segment(segment, settings) for segment in self.segments]
-        rows = [each.report for each in kept if each is not None]
+    def collect_published_rows(self, settings: BuildSettings) -> list[SegmentReport]:
+        staged_segments = [keep_segment(segment, settings) for segment in self.segments]
+        rows = [staged.report for staged in staged_segments if staged is not None]
         if settings.force:
             # With --overwrite, keep only the segments that this run built.
             rows = [row for row in rows if row.status == BUILT]
@@ -136,11 +136,11 @@ def partition_groups(
     For the limits, see `group_partitions`; `cost_bytes` is the additional cost per segment. The
     largest partitions come first, so that small partitions fill the cores at the end.
     """
-    partitions = sorted(segments.partitions, key=lambda each: -each.size_bytes)
+    partitions = sorted(segments.partitions, key=lambda partition: -partition.size_bytes)
     groups = group_partitions(
-        [len(each) for each in partitions],
+        [len(partition) for partition in partitions],
         max_segments=max_segments,
-        costs=[each.size_bytes + cost_bytes * len(each) for each in partitions],
+        costs=[partition.size_bytes + cost_bytes * len(partition) for partition in partitions],
         max_cost=max_bytes,
     )
     return [SegmentTable(partitions[group]) for group in groups]
@@ -151,39 +151,36 @@ def group_partitions(
 ) -> list[slice]:
     """Group complete partitions, given by their numbers of segments, in order.
 
-    A group has at most `max_segments`, unless it is one larger partition. It ends with the
-    partition at which it reaches the cost limit.
+    A group has at most `max_segments`, unless it is a single larger partition. A group ends with
+    the partition that reaches the cost limit.
     """
     groups: list[slice] = []
     start = count = cost = 0
-    for at, own in enumerate(counts):
-        if at > start and (count + own > max_segments or cost >= max_cost):
-            groups.append(slice(start, at))
-            start, count, cost = at, 0, 0
-        count += own
-        cost += costs[at] if costs else 0
+    for index, segment_count in enumerate(counts):
+        if index > start and (count + segment_count > max_segments or cost >= max_cost):
+            groups.append(slice(start, index))
+            start, count, cost = index, 0, 0
+        count += segment_count
+        cost += costs[index] if costs else 0
     return [*groups, slice(start, len(counts))] if counts else groups
 
 
-def by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
+def group_by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
     """Group segments by partition, sorted by base offset."""
-
-    def partition(each: StagedSegment) -> TopicPartition:
-        return each.segment.topic_partition
-
-    ordered = sorted(staged, key=lambda each: (partition(each), each.segment.base_offset))
+    partition = attrgetter("segment.topic_partition")
+    ordered = sorted(staged, key=attrgetter("segment.topic_partition", "segment.base_offset"))
     return [list(members) for _, members in groupby(ordered, key=partition)]
 
 
 def build_rounds(
     workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
-    """Run the rounds, and yield the rows of each after its files are published.
+    """Run the rounds, and yield the rows of a round after its files are published.
 
     Rounds overlap: the next round uses cores that are idle at the end of a scan or during
-    publication. With `fail_fast`, rounds run one at a time, so that none starts after a
+    publication. With `fail_fast`, rounds run one at a time, so that no round starts after a
     failure. Errors of the engine, and signals, are raised after the rows of all published files
-    have been yielded. The totals are logged in any case.
+    have been yielded. The totals are always logged.
     """
     started = time.monotonic()
     count = segments = log_bytes = 0
@@ -210,15 +207,15 @@ def _run_rounds(
     workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool
 ) -> Generator[list[SegmentReport], None, None]:
     # The scan results of the running rounds.
-    staged_of: dict[Round, list[StagedSegment]] = {}
+    staged_by_round: dict[Round, list[StagedSegment]] = {}
 
     def build(round_: Round) -> list[SegmentReport]:
         staged = round_.stage(workers, settings, fail_fast=fail_fast)
         if fail_fast and (failed := failed_rows(staged)):
             return failed
-        staged_of[round_] = staged
+        staged_by_round[round_] = staged
         rows = publish_staged(workers, staged, settings)
-        del staged_of[round_]
+        del staged_by_round[round_]
         return rows
 
     error: BaseException | None = None
@@ -240,23 +237,27 @@ def _run_rounds(
                 continue
             if future.exception() is None:
                 yield future.result()
-            elif round_ in staged_of:
-                scanned = [each for each in staged_of[round_] if each.report.status != FAILED]
-                yield [each.report for each in scanned if each.is_published()]
+            elif round_ in staged_by_round:
+                complete = [
+                    segment
+                    for segment in staged_by_round[round_]
+                    if segment.report.status != FAILED
+                ]
+                yield [segment.report for segment in complete if segment.is_published()]
             else:
-                yield round_.kept(settings)
+                yield round_.collect_published_rows(settings)
         raise error
 
 
 def stage_tasks(
     workers: Workers,
-    works: Sequence[Any],
+    tasks: Sequence[Any],
     stage: Callable[..., Iterator[StagedSegment]],
     settings: BuildSettings,
     *,
     fail_fast: bool,
     sizes: Sequence[int],
-    what: str,
+    description: str,
     units: int | None = None,
 ) -> list[StagedSegment]:
     """Stage the segments of tasks in other processes, where their temporary files can be shared.
@@ -265,13 +266,13 @@ def stage_tasks(
     `fail_fast`, segments may be missing after a failure.
     """
     staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
-    found = workers.run(works, staging, sizes=sizes, what=what, units=units)
-    return [staged for own in found for staged in own]
+    staged_by_task = workers.run(tasks, staging, sizes=sizes, what=description, units=units)
+    return [staged for task_segments in staged_by_task for staged in task_segments]
 
 
 @dataclass(slots=True)
 class _Staging:
-    """Stages the segments of a task; with `fail_fast`, none after a failed one.
+    """Stages the segments of a task; with `fail_fast`, stops at the first failed segment.
 
     Concurrent tasks end normally, so that no row is lost.
     """
@@ -282,18 +283,18 @@ class _Staging:
     has_failed: bool = False
 
     def __call__(self, work: Any, attempt_id: str) -> list[StagedSegment]:
-        found: list[StagedSegment] = []
+        staged_segments: list[StagedSegment] = []
         if not self.has_failed:
             for staged in self.stage(work, self.settings, attempt_id=attempt_id):
-                found.append(staged)
+                staged_segments.append(staged)
                 if self.fail_fast and staged.report.status == FAILED:
                     self.has_failed = True
                     break
-        return found
+        return staged_segments
 
 
 def failed_rows(staged: Sequence[StagedSegment]) -> list[SegmentReport]:
-    return [each.report for each in staged if each.report.status == FAILED]
+    return [segment.report for segment in staged if segment.report.status == FAILED]
 
 
 def publish_staged(
@@ -303,11 +304,11 @@ def publish_staged(
 
     All segments of each partition must be given, staged by other processes.
     """
-    partitions = by_partition(staged)
-    share = max(-(-len(staged) // _GROUPS), _FEWEST_TOGETHER)
+    partitions = group_by_partition(staged)
+    max_group_segments = max(-(-len(staged) // _MIN_GROUPS), _MIN_GROUP_SEGMENTS)
     counts = [len(members) for members in partitions]
-    slices = group_partitions(counts, max_segments=min(share, _MOST_TOGETHER))
-    groups = [partitions[each] for each in slices]
+    slices = group_partitions(counts, max_segments=min(max_group_segments, _MAX_GROUP_SEGMENTS))
+    groups = [partitions[group_rows] for group_rows in slices]
     rows = workers.run(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
@@ -315,7 +316,7 @@ def publish_staged(
         what=f"{'merge' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
         units=0,
     )
-    return [row for each in rows for row in each]
+    return [row for group_rows in rows for row in group_rows]
 
 
 def _publish_group(
@@ -331,14 +332,14 @@ _GROUPS_PER_THREAD = 8
 DEFAULT_CONFIG = IndexConfig()
 
 
-AFTER_FAILURE = "finished segments are kept: run again to continue"
+AFTER_FAILURE = "finished segments were published: run again to continue"
 
 
 class BuildListener(Protocol):
     """Callbacks of a build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Receive a segment that a thread has scanned or kept; Spark counts its tasks instead."""
+        """Receive a segment that a thread has scanned or skipped; not called on Spark."""
 
     def on_report(self, row: SegmentReport) -> None:
         """Receive the final row of a segment."""
@@ -370,16 +371,19 @@ def locked_target(
     *,
     inputs: Sequence[str] = (),
 ) -> Iterator[str | None]:
-    """Lock the target and remove leftovers; yield its root, None for files next to the logs."""
+    """Lock the target, remove leftovers, and yield the target root.
+
+    The root is None if the files are written next to the logs.
+    """
     root, directories = None, []
-    held: Output | DirectoryLock
+    lock: Output | DirectoryLock
     if listing is not None:
         directories = listing.partition_directories
         # A link inside a local data directory may point outside it.
         inputs = [*request.folders, *with_links(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)
-        held = Output.for_tables(
+        lock = Output.for_tables(
             root,
             settings.target_root,
             inputs,
@@ -387,8 +391,8 @@ def locked_target(
             hint="choose another --output, or give --in-place to write next to the logs",
         )
     elif listing is not None:
-        held = DirectoryLock.for_data_directories(listing.data_directories)
-    with held, swept_target(root, directories, run_id=settings.run_id):
+        lock = DirectoryLock.for_data_directories(listing.data_directories)
+    with lock, swept_target(root, directories, run_id=settings.run_id):
         yield root
 
 
@@ -424,14 +428,16 @@ def _build_on_threads(
     *,
     fail_fast: bool,
 ) -> None:
-    planned = _plan(segments, workers.count)
-    listed = {
-        each.partition: each.start_entries
-        for group in planned
-        for each in group.partitions
-        if each.start_entries is not None
+    groups = _plan_groups(segments, workers.count)
+    start_entries = {
+        partition.partition: partition.start_entries
+        for group in groups
+        for partition in group.partitions
+        if partition.start_entries is not None
     }
-    publisher = Publisher(map(len, planned), settings, listener, fail_fast=fail_fast, listed=listed)
+    publisher = Publisher(
+        map(len, groups), settings, listener, fail_fast=fail_fast, start_entries=start_entries
+    )
 
     def scan(number: int, segment: SegmentFile, attempt_id: str) -> None:
         if not publisher.stopped.is_set():
@@ -439,33 +445,34 @@ def _build_on_threads(
                 publisher.add(number, staged, attempt_id)
 
     def divide(number: int) -> SplittableTask[None]:
-        # Largest first, so that the last segment, for which the others wait, is short.
-        group = sorted(planned[number], key=lambda segment: -segment.log_size_bytes)
-        return SplittableTask([partial(scan, number, segment) for segment in group], _nothing)
+        # Largest first, so that threads wait only for a short segment at the end.
+        group = sorted(groups[number], key=lambda segment: -segment.log_size_bytes)
+        return SplittableTask([partial(scan, number, segment) for segment in group], _finish_group)
 
-    sizes = [group.total_bytes for group in planned]
-    done = workers.run_parts(range(len(planned)), divide, sizes=sizes, what="build {:,} groups")
-    publisher.finish(done)
-
-
-def _nothing(_pieces: Sequence[None], _attempt_id: str) -> None: ...
+    sizes = [group.total_bytes for group in groups]
+    results = workers.run_parts(range(len(groups)), divide, sizes=sizes, what="build {:,} groups")
+    publisher.finish(results)
 
 
-def _plan(segments: SegmentTable, threads: int) -> list[SegmentTable]:
+def _finish_group(_pieces: Sequence[None], _attempt_id: str) -> None: ...
+
+
+def _plan_groups(segments: SegmentTable, threads: int) -> list[SegmentTable]:
     """Return the groups of partitions that are published together."""
-    share = _GROUPS_PER_THREAD * threads
+    group_count = _GROUPS_PER_THREAD * threads
     return partition_groups(
         segments,
-        max_bytes=min(_GROUP_BYTES, segments.total_bytes // share),
-        max_segments=min(GROUP_SEGMENTS, -(-len(segments) // share)),
+        max_bytes=min(_GROUP_BYTES, segments.total_bytes // group_count),
+        max_segments=min(GROUP_SEGMENTS, -(-len(segments) // group_count)),
     )
 
 
 class Publisher:
-    """Publishes each group of segments after its last one has been scanned; shared by threads.
+    """Publishes a group of segments after all its segments have been scanned; shared by threads.
 
-    Groups are complete partitions; `counts` are their numbers of segments. With `fail_fast`, a
-    failed segment sets `stopped`. `listed` is as in `publish_partitions`.
+    A group consists of complete partitions, and `counts` has the number of segments of each group.
+    With `fail_fast`, a failed segment sets `stopped`. `start_entries` are the listed snapshots and
+    leader epochs of partitions, for `publish_partitions`.
     """
 
     def __init__(
@@ -475,22 +482,22 @@ class Publisher:
         listener: BuildListener,
         *,
         fail_fast: bool,
-        listed: Mapping[TopicPartition, Sequence[Entry]] | None = None,
+        start_entries: Mapping[TopicPartition, Sequence[Entry]] | None = None,
     ) -> None:
-        self._listed = listed
+        self._start_entries = start_entries
         self.stopped = threading.Event()
-        self._missing = list(counts)
-        self._groups: list[list[StagedSegment]] = [[] for _ in self._missing]
+        self._missing_counts = list(counts)
+        self._groups: list[list[StagedSegment]] = [[] for _ in self._missing_counts]
         self._settings = settings
         self._listener = listener
         self._fail_fast = fail_fast
         self._lock = threading.Lock()
 
-    def finish(self, done: Generator[object, None, None]) -> None:
+    def finish(self, results: Generator[object, None, None]) -> None:
         """Wait for all tasks that add segments; report incomplete partitions."""
         try:
-            with closing(done):
-                for _ in done:
+            with closing(results):
+                for _ in results:
                     if self.stopped.is_set():
                         break
         finally:
@@ -499,13 +506,13 @@ class Publisher:
         self._report_unfinished()
 
     def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
-        """Add a scanned segment to its group; publish the group if it is the last one."""
+        """Add a scanned segment to its group; publish the group if it is complete."""
         group = self._groups[number]
         with self._lock:
             self._listener.on_scanned(staged.report)
             group.append(staged)
-            self._missing[number] -= 1
-            is_complete = self._missing[number] == 0
+            self._missing_counts[number] -= 1
+            is_complete = self._missing_counts[number] == 0
         if self._fail_fast and staged.report.status == FAILED:
             self.stopped.set()
         if is_complete:
@@ -518,7 +525,7 @@ class Publisher:
             self.stopped.set()
 
     def _report_unfinished(self) -> None:
-        """Publish files that need no other segment; report failures of incomplete partitions."""
+        """Publish incomplete groups if the files need no state; report failed segments."""
         for group in self._groups:
             if group and not self._settings.needs_state:
                 self._publish(group, "unfinished")
@@ -529,14 +536,17 @@ class Publisher:
                     self.report(staged.report)
 
     def _publish(self, group: list[StagedSegment], attempt_id: str) -> None:
-        waiting = group.copy()
+        complete_group = group.copy()
         group.clear()
         rows = publish_partitions(
-            by_partition(waiting), self._settings, attempt_id=attempt_id, listed=self._listed
+            group_by_partition(complete_group),
+            self._settings,
+            attempt_id=attempt_id,
+            listed=self._start_entries,
         )
         for row in rows:
             self.report(row)
-        for staged in waiting:
+        for staged in complete_group:
             # Temporary files that were only needed for the merge.
             staged.remove_scratch(self._settings)
 
@@ -576,21 +586,23 @@ def build_segment_files(
     directory = os.path.abspath(path_of(target_directory, "target_directory"))
     refuse_other_types(verify_crc=(verify_crc, bool), config=(config, IndexConfig))
     try:
-        found = os.stat(path)
+        status = os.stat(path)
         in_place = os.path.samefile(directory, os.path.dirname(path))
     except OSError as error:
-        raise InputError(f"cannot be found: {error.strerror}", path=error.filename) from error
+        raise InputError(
+            f"the path cannot be found: {error.strerror}", path=error.filename
+        ) from error
     if in_place:
         raise InputError("the target is the folder of the log", path=directory)
-    name = parse_partition_directory(os.path.basename(os.path.dirname(path)))
-    partition = TopicPartition("", -1) if name is None else name
+    parsed_name = parse_partition_directory(os.path.basename(os.path.dirname(path)))
+    partition = TopicPartition("", -1) if parsed_name is None else parsed_name
     segment = SegmentFile(
         partition.topic,
         partition.partition,
         parse_base_offset(path),
         path,
-        found.st_size,
-        found.st_mtime_ns,
+        status.st_size,
+        status.st_mtime_ns,
     )
     settings = BuildSettings(
         LogConfig(config), directory, outputs=INDEX_OUTPUTS, verify_crc=verify_crc

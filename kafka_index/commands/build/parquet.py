@@ -106,7 +106,7 @@ def segment_source(
 class MetadataSource:
     """A `BatchSource` over rows of batch metadata of one segment.
 
-    `knows_markers`: a control batch without a control type has no records.
+    If `knows_markers`, a control batch without a control type has no records.
     """
 
     def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
@@ -124,28 +124,30 @@ class MetadataSource:
 
         Raises `InputError` if a log cannot contain a row, or rows are missing.
         """
-        for columns in self._columns():
-            kept = self._representable(columns)
-            if kept:
-                yield columns.slice(0, kept)
+        for columns in self._read_columns():
+            representable_rows = self._count_representable(columns)
+            if representable_rows:
+                yield columns.slice(0, representable_rows)
             if self.stop is not None:
                 break
         self._rows.skip_rest()
 
-    def _columns(self) -> Iterator[BatchColumns]:
+    def _read_columns(self) -> Iterator[BatchColumns]:
         first_row = 0
         for chunk in self._rows:
-            position = _longs(chunk, POSITION, first_row)
+            position = _read_longs(chunk, POSITION, first_row)
             size, last_offset, max_timestamp = (
-                _longs(chunk, name, first_row) for name in METADATA_COLUMNS
+                _read_longs(chunk, name, first_row) for name in METADATA_COLUMNS
             )
-            base_offset = _filled(chunk, "base_offset", last_offset)
+            base_offset = _read_with_default(chunk, "base_offset", last_offset)
             _check_positions(position, size, self._rows)
-            _refuse("last_offset is negative", last_offset < 0, position, last_offset)
-            _refuse("base_offset is negative", base_offset < 0, position, base_offset)
+            _reject_rows("last_offset is negative", last_offset < 0, position, last_offset)
+            _reject_rows("base_offset is negative", base_offset < 0, position, base_offset)
             backwards = base_offset > last_offset
-            _refuse("base_offset above last_offset", backwards, position, base_offset)
-            optional = {name: _filled(chunk, name, value) for name, value in _DEFAULTS.items()}
+            _reject_rows("base_offset is above last_offset", backwards, position, base_offset)
+            optional = {
+                name: _read_with_default(chunk, name, value) for name, value in _DEFAULTS.items()
+            }
             control_type = self._control_codes(
                 optional["magic"], optional["attributes"], optional.pop("control_type")
             )
@@ -174,8 +176,11 @@ class MetadataSource:
         codes[magic < MAGIC_RECORD_BATCH] = CONTROL_MESSAGE
         return codes
 
-    def _representable(self, columns: BatchColumns) -> int:
-        """Return the number of batches that fit an index; record where recovery would fail."""
+    def _count_representable(self, columns: BatchColumns) -> int:
+        """Count the batches before the first offset that an index cannot represent.
+
+        Recovery would fail at this batch, which becomes `stop`.
+        """
         base_offset = self._rows.key.base_offset
         relative = columns.last_offset - base_offset
         outside = (relative < 0) | (relative > INT32_MAX)
@@ -198,7 +203,7 @@ class RawBatchSource:
     def __init__(self, rows: SegmentRows, *, verify_crc: bool) -> None:
         self._rows = rows
         self._bytes: BatchSource = ByteStreamSource(
-            self._windows(),
+            self._read_windows(),
             segment_base_offset=rows.key.base_offset,
             verify_crc=verify_crc,
             whole_batches=True,
@@ -219,12 +224,12 @@ class RawBatchSource:
         yield from self._bytes.chunks()
         self._rows.skip_rest()
 
-    def _windows(self) -> Iterator[npt.NDArray[np.uint8]]:
+    def _read_windows(self) -> Iterator[npt.NDArray[np.uint8]]:
         first_row = 0
         for chunk in self._rows:
-            position = _longs(chunk, POSITION, first_row)
+            position = _read_longs(chunk, POSITION, first_row)
             batch = chunk[BATCH]
-            _refuse_null(batch, BATCH, first_row)
+            _reject_nulls(batch, BATCH, first_row)
             _, offsets_buffer, data = batch.buffers()
             offsets = np.frombuffer(
                 offsets_buffer, np.int64, chunk.num_rows + 1, offset=8 * batch.offset
@@ -237,18 +242,20 @@ class RawBatchSource:
 
 def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
     wrong_size = (size <= 0) | (size > INT32_MAX)
-    _refuse(f"size_bytes outside 1..{INT32_MAX}", wrong_size, position, size)
+    _reject_rows(f"size_bytes is outside of 1..{INT32_MAX}", wrong_size, position, size)
     expected = np.empty_like(position)
     expected[0] = rows.end_bytes
     np.add(position[:-1], size[:-1], out=expected[1:])
-    wrong = np.flatnonzero(position != expected)
-    if wrong.size:
-        row = int(wrong[0])
+    wrong_rows = np.flatnonzero(position != expected)
+    if wrong_rows.size:
+        row = int(wrong_rows[0])
         overlaps = position[row] < expected[row]
-        place = position[row] if 0 <= position[row] < expected[row] else expected[row]
+        reported_position = position[row] if 0 <= position[row] < expected[row] else expected[row]
         raise InputError(
-            "overlapping_positions" if overlaps else "position_gap",
-            position_bytes=int(place),
+            "overlapping_positions: the batch overlaps the previous batch"
+            if overlaps
+            else "position_gap: bytes are missing after the previous batch",
+            position_bytes=int(reported_position),
             expected=f"a batch at {expected[row]}",
             found=int(position[row]),
         )
@@ -261,36 +268,38 @@ def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
         )
 
 
-def _refuse(message: str, wrong: npt.NDArray[np.bool_], position: Longs, value: Longs) -> None:
-    if wrong.any():
-        row = int(np.argmax(wrong))
+def _reject_rows(
+    message: str, is_wrong: npt.NDArray[np.bool_], position: Longs, value: Longs
+) -> None:
+    if is_wrong.any():
+        row = int(np.argmax(is_wrong))
         raise InputError(message, position_bytes=int(position[row]), found=int(value[row]))
 
 
-def _refuse_null(column: pa.Array, name: str, first_row: int) -> None:
+def _reject_nulls(column: pa.Array, name: str, first_row: int) -> None:
     if column.null_count:
         row = first_row + int(np.argmax(column.is_null().to_numpy(zero_copy_only=False)))
         raise InputError(f"column {name} is null in row {row} of the segment (the first row is 0)")
 
 
-def _longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:
+def _read_longs(chunk: pa.RecordBatch, name: str, first_row: int) -> Longs:
     column = chunk[name]
-    _refuse_null(column, name, first_row)
-    return _copied(column)
+    _reject_nulls(column, name, first_row)
+    return _copy_values(column)
 
 
-def _filled(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
+def _read_with_default(chunk: pa.RecordBatch, name: str, default: int | Longs) -> Longs:
     if name not in chunk.schema.names:
         return np.broadcast_to(np.asarray(default, np.int64), chunk.num_rows).copy()
     column = chunk[name]
     if not column.null_count:
-        return _copied(column)
-    present = column.is_valid().to_numpy(zero_copy_only=False)
-    return np.where(present, column.fill_null(0).to_numpy(zero_copy_only=False), default)
+        return _copy_values(column)
+    is_present = column.is_valid().to_numpy(zero_copy_only=False)
+    return np.where(is_present, column.fill_null(0).to_numpy(zero_copy_only=False), default)
 
 
-def _copied(column: pa.Array) -> Longs:
-    # Copied because Arrow memory is read-only, and numba would compile a second kernel for it.
+def _copy_values(column: pa.Array) -> Longs:
+    # Arrow memory is read-only, and numba would compile another kernel for read-only arrays.
     values: Longs = column.to_numpy().copy()
     return values
 
@@ -299,39 +308,46 @@ def _copied(column: pa.Array) -> Longs:
 class SegmentRows:
     """The rows of one segment in position order, readable once.
 
-    `row_count` rows were counted before.
+    Attributes
+    ----------
+    row_count
+        Number of rows when the input was counted.
+    rows_read
+        Number of rows so far.
+    end_bytes
+        End of the last batch so far.
     """
 
     key: SegmentKey
     row_count: int
     chunks: Iterator[pa.RecordBatch]
-    rows_met: int = field(default=0, init=False)
+    rows_read: int = field(default=0, init=False)
     end_bytes: int = field(default=0, init=False)
-    _latest: pa.RecordBatch | None = field(default=None, init=False, repr=False)
+    _last_chunk: pa.RecordBatch | None = field(default=None, init=False, repr=False)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; raises `InputError` if their number differs from the count."""
+        """Yield the rows; raises `InputError` if their number differs from `row_count`."""
         for chunk in self.chunks:
-            self.rows_met += chunk.num_rows
-            self._latest = chunk
+            self.rows_read += chunk.num_rows
+            self._last_chunk = chunk
             yield chunk
-        if self.rows_met != self.row_count:
+        if self.rows_read != self.row_count:
             raise InputError(
-                "the input ended early, or changed since it was counted",
+                "the input ended early, or changed after its rows were counted",
                 position_bytes=self.end_bytes,
                 expected=f"{self.row_count} rows",
-                found=self.rows_met,
+                found=self.rows_read,
                 hint="build again",
             )
 
     def skip_rest(self) -> None:
         """Skip the remaining rows, and record the end of the last batch."""
         for chunk in self.chunks:
-            self.rows_met += chunk.num_rows
-            self._latest = chunk
-        if self._latest is not None:
-            self.end_bytes = max(self.end_bytes, _end_of_last(self._latest))
-            self._latest = None
+            self.rows_read += chunk.num_rows
+            self._last_chunk = chunk
+        if self._last_chunk is not None:
+            self.end_bytes = max(self.end_bytes, _last_end_bytes(self._last_chunk))
+            self._last_chunk = None
 
 
 def split_segments(
@@ -339,21 +355,21 @@ def split_segments(
 ) -> Iterator[SegmentRows]:
     """Split a stream of rows into segments; the rows of each segment are consecutive.
 
-    The batches have the canonical columns. `counts` has the number of rows of each wanted segment;
-    by default all segments are wanted, and the number is in the column `ROW_COUNT`. Each result
-    must be read before the next one; its remaining rows are then skipped.
+    The batches have the canonical columns. `counts` has the number of rows of the segments to
+    yield. By default, all segments are yielded, and the column `ROW_COUNT` has their number of
+    rows. A result must be read before the next result; its remaining rows are then skipped.
     """
-    for key, found in groupby(_runs(batches), key=_key):
-        chunks = iter(found)
-        head = next(chunks)
-        count = head[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
-        rows = SegmentRows(key, count or 0, chain([head], chunks))
+    for key, segment_batches in groupby(_split_batches(batches), key=_segment_key):
+        chunks = iter(segment_batches)
+        first_chunk = next(chunks)
+        count = first_chunk[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
+        rows = SegmentRows(key, count or 0, chain([first_chunk], chunks))
         if count is not None:
             yield rows
         rows.skip_rest()
 
 
-def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _split_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Split record batches at each change of the segment, without a copy."""
     for batch in batches:
         if batch.num_rows == 0:
@@ -364,18 +380,18 @@ def _runs(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             yield batch.slice(start, end - start)
 
 
-def _end_of_last(chunk: pa.RecordBatch) -> int:
-    """Return the end of the last batch from its own fields, which may be wrong."""
-    last = chunk.slice(chunk.num_rows - 1)
-    position = last[POSITION][0].as_py() or 0
-    if BATCH in last.schema.names:
-        size = len(last[BATCH][0].as_py() or b"")
+def _last_end_bytes(chunk: pa.RecordBatch) -> int:
+    """Return the end of the last batch according to its row, whose values may be wrong."""
+    last_row = chunk.slice(chunk.num_rows - 1)
+    position = last_row[POSITION][0].as_py() or 0
+    if BATCH in last_row.schema.names:
+        size = len(last_row[BATCH][0].as_py() or b"")
     else:
-        size = last["size_bytes"][0].as_py() or 0
+        size = last_row["size_bytes"][0].as_py() or 0
     return min(position + size, INT64_MAX)
 
 
-def _key(batch: pa.RecordBatch) -> SegmentKey:
+def _segment_key(batch: pa.RecordBatch) -> SegmentKey:
     return SegmentKey(*(batch[name][0].as_py() for name in KEY_COLUMNS))
 
 
@@ -387,7 +403,7 @@ COUNT_SHARES = 10
 NO_SEGMENT = "no_segment"
 INPUT_CHANGED = "input_changed"
 
-_GONE = "the input changed since it was counted: the rows of this segment are gone"
+_ROWS_REMOVED = "the input changed after its rows were counted: this segment has no rows any more"
 # More than one bin per worker, so that no worker waits long for the last bin.
 _BINS_PER_WORKER = 4
 
@@ -409,10 +425,10 @@ class TableBuilder(Protocol):
 def plan_table(source: ParquetInput) -> BuildPlan:
     with ThreadEngine().start("count") as workers:
         segments = count_segments(source, workers).segments
-    return BuildPlan.of_sizes(
+    return BuildPlan.from_sizes(
         [
-            (TopicPartition(each.key.topic, each.key.partition), 1, each.size_bytes)
-            for each in segments
+            (TopicPartition(segment.key.topic, segment.key.partition), 1, segment.size_bytes)
+            for segment in segments
         ]
     )
 
@@ -443,8 +459,8 @@ def build_from_table(
                 outputs=[str(root)],
             ) as workers,
         ):
-            run = build_table or build_parquet
-            run(workers, source, settings, listener=rows, fail_fast=request.fail_fast)
+            build_function = build_table or build_parquet
+            build_function(workers, source, settings, listener=rows, fail_fast=request.fail_fast)
     return rows.result()
 
 
@@ -458,28 +474,32 @@ def build_parquet(
 ) -> None:
     """Build from a Parquet input of `open_parquet`, on threads.
 
-    Requires a target root. Every segment is built, whatever exists, and published only if all
-    counted rows were read. DuckDB sorts rows that are not in order. With `fail_fast`, no further
-    bin starts after a segment has failed. Raises `InputError` without a target folder, for files
-    that need missing columns, or if the input is not usable (`count_segments`), and `PublishError`
-    if there is no disk space for sorting.
+    Every segment is built, even if its files exist, and is published only if all counted rows were
+    read. DuckDB sorts rows that are not in order. With `fail_fast`, no further bin starts after a
+    segment has failed.
+
+    Raises `InputError` if there is no target root, if columns for the requested files are missing,
+    or if the input cannot be counted (`count_segments`). Raises `PublishError` if there is no disk
+    space for sorting.
     """
     check_settings(source, settings)
-    named = PathListener(source.path, listener)
+    path_listener = PathListener(source.path, listener)
     with sorted_input(count_segments(source, workers), workers) as counted:
-        known, refused = split_refused(source, counted.segments)
-        bins = list(pack(counted, known, workers.count * _BINS_PER_WORKER))
-        planned = _partition_groups(known)
-        publisher = Publisher(map(len, planned), settings, named, fail_fast=fail_fast)
-        for row in refused:
+        valid_segments, rejected_rows = split_rejected(source, counted.segments)
+        bins = list(pack(counted, valid_segments, workers.count * _BINS_PER_WORKER))
+        groups = _partition_groups(valid_segments)
+        publisher = Publisher(map(len, groups), settings, path_listener, fail_fast=fail_fast)
+        for row in rejected_rows:
             publisher.report(row)
-        group_of = {each.key: number for number, group in enumerate(planned) for each in group}
+        group_numbers = {
+            segment.key: number for number, group in enumerate(groups) for segment in group
+        }
 
         def build(work: Bin, attempt_id: str) -> None:
             if publisher.stopped.is_set():
                 return
             for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
-                publisher.add(group_of[_key_of(staged)], staged, attempt_id)
+                publisher.add(group_numbers[_staged_key(staged)], staged, attempt_id)
                 if publisher.stopped.is_set():
                     return
 
@@ -491,7 +511,7 @@ def stage_bin(
     source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
     """Stage each segment of a bin once, even if a read fails."""
-    waiting = {segment.key: segment for segment in work.segments}
+    unstaged_segments = {segment.key: segment for segment in work.segments}
     counts = {segment.key: segment.row_count for segment in work.segments}
     failure: KafkaIndexError | None = None
 
@@ -500,22 +520,22 @@ def stage_bin(
         try:
             yield from read_bin(source, work)
         except KafkaIndexError as error:
-            # Staging converts it to the row of the current segment, and then ends.
+            # Staging converts the error to the row of the current segment, and then ends.
             failure = error
             raise
 
     try:
         for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
             # If the input has changed, it may contain the segment twice.
-            del waiting[_key_of(staged)], counts[_key_of(staged)]
+            del unstaged_segments[_staged_key(staged)], counts[_staged_key(staged)]
             yield staged
     except KafkaIndexError as error:
         failure = error
-    for segment in waiting.values():
+    for segment in unstaged_segments.values():
         file = _segment_file(source, segment.key, settings)
         row = SegmentReport(*segment.key, file.log_path, segment.size_bytes)
-        gone = row.failed(INPUT_CHANGED, _GONE)
-        yield StagedSegment(file, gone if failure is None else row.failed_by(failure))
+        changed_row = row.failed(INPUT_CHANGED, _ROWS_REMOVED)
+        yield StagedSegment(file, changed_row if failure is None else row.failed_by(failure))
 
 
 def stage_stream(
@@ -528,40 +548,40 @@ def stage_stream(
 ) -> Iterator[StagedSegment]:
     """Stage segments from rows in segment and position order, counted as in `split_segments`."""
     for rows in split_segments(batches, counts):
-        batches_of = segment_source(rows, source, verify_crc=settings.verify_crc)
+        batch_source = segment_source(rows, source, verify_crc=settings.verify_crc)
         segment = _segment_file(source, rows.key, settings)
-        staged = stage_segment(segment, batches_of, settings, attempt_id)
+        staged = stage_segment(segment, batch_source, settings, attempt_id)
         rows.skip_rest()
-        report = replace(staged.report, log_size_bytes=batches_of.log_size_bytes)
+        report = replace(staged.report, log_size_bytes=batch_source.log_size_bytes)
         yield replace(staged, report=report)
 
 
 def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
-    """Reject settings without a target folder, or with files for which columns are missing."""
+    """Reject settings without a target root, or with files for which columns are missing."""
     if settings.target_root is None:
         raise InputError("Parquet input cannot be built in place", hint="give --output")
     if settings.needs_state and source.missing_for_state:
         raise InputError(
-            "from this batch metadata only index and timeindex are built",
+            "this batch metadata is sufficient only for index and timeindex",
             path=source.path,
             expected=f"columns {', '.join(source.missing_for_state)} in every file",
             hint="add the columns, build from raw batches, or use --what index,timeindex",
         )
 
 
-def split_refused(
+def split_rejected(
     source: ParquetInput, counts: Sequence[SegmentCount]
 ) -> tuple[list[SegmentCount], list[SegmentReport]]:
-    """Return the segments that a broker can have, and the report rows of the others."""
-    known, refused = [], []
+    """Return the segments that a broker can have, and the report rows of all other segments."""
+    valid_segments, rejected_rows = [], []
     for segment in counts:
         reason = segment_rejection(segment.key)
         if reason is None:
-            known.append(segment)
+            valid_segments.append(segment)
         else:
             row = SegmentReport(*segment.key, source.path, segment.size_bytes)
-            refused.append(row.failed(NO_SEGMENT, reason))
-    return known, refused
+            rejected_rows.append(row.failed(NO_SEGMENT, reason))
+    return valid_segments, rejected_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -583,22 +603,21 @@ def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCoun
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
         partitions.setdefault(segment.key[:2], []).append(segment)
-    members = list(partitions.values())
-    groups = group_partitions([len(each) for each in members], max_segments=GROUP_SEGMENTS)
-    return [list(chain.from_iterable(members[group])) for group in groups]
+    partition_segments = list(partitions.values())
+    groups = group_partitions(
+        [len(partition) for partition in partition_segments], max_segments=GROUP_SEGMENTS
+    )
+    return [list(chain.from_iterable(partition_segments[group])) for group in groups]
 
 
-def _key_of(staged: StagedSegment) -> SegmentKey:
+def _staged_key(staged: StagedSegment) -> SegmentKey:
     segment = staged.segment
     return SegmentKey(segment.topic, segment.partition, segment.base_offset)
 
 
 def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
-    """Return a placeholder whose log path has the name of a real log.
-
-    It matches no entry of an earlier build manifest.
-    """
+    """Return a placeholder for the log, whose modification time matches no build manifest."""
     folder = TopicPartition(key.topic, key.partition).directory_name
     log_path = os.path.join(source.path, folder, segment_file_name(key.base_offset, LOG_SUFFIX))
-    run = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())
-    return SegmentFile(*key, log_path, 0, run)
+    run_mtime_ns = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())
+    return SegmentFile(*key, log_path, 0, run_mtime_ns)

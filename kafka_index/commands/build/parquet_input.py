@@ -33,7 +33,7 @@ _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
 _INTEGER = re.compile(r"-?\d{1,19}")
-_Found = TypeVar("_Found")
+_Footer = TypeVar("_Footer")
 
 KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
@@ -58,10 +58,16 @@ OPTIONAL_COLUMNS = (
 class ParquetInput:
     """A checked Parquet input.
 
-    `path`, for reports, is the only input path, or the common folder of all. Files are absolute and
-    in read order; remote files have the version that was found first. Required columns come first.
-    `missing_for_state` are the columns without which producers, transactions and leader epochs are
-    unknown.
+    Attributes
+    ----------
+    path
+        The only input path, or the common folder of all paths, for reports.
+    files
+        Absolute paths in read order. Remote files have the version that was listed.
+    columns
+        Required columns, then optional columns.
+    missing_for_state
+        Missing columns without which producers, transactions and leader epochs are unknown.
     """
 
     path: str
@@ -79,24 +85,25 @@ class ParquetInput:
 def open_parquet(paths: Sequence[str]) -> ParquetInput:
     """Find the files of a Parquet input and check every file's columns.
 
-    Paths are Parquet files, folders (searched recursively; names starting with ``_`` or ``.`` are
-    skipped), or globs of either; local paths or URIs. Raises `InputError` if a path is missing,
-    there is no file, one cannot be read, or columns are missing or have the wrong type; the error
-    lists all such columns.
+    Paths are Parquet files, folders, or globs; local paths or URIs. Folders are searched
+    recursively, and names that start with ``_`` or ``.`` are skipped.
+
+    Raises `InputError` if a path is missing, no file is found, a file cannot be read, or columns
+    are missing or have the wrong type. The error lists all wrong columns.
     """
     roots = [root for path in paths for root in expand_input(path)]
-    files = list({file.path: file for root in roots for file in _files(root)}.values())
+    files = list({file.path: file for root in roots for file in _list_files(root)}.values())
     if not files:
         raise InputError(
             "no Parquet file found",
             path=", ".join(paths) or None,
-            hint=f"name a file, or a folder with files that end in {', '.join(PARQUET_SUFFIXES)}",
+            hint=f"give a file, or a folder with files that end in {', '.join(PARQUET_SUFFIXES)}",
         )
     path = roots[0] if len(roots) == 1 else os.path.commonpath(roots)
-    return input_of_schemas(path, files, for_each_footer(files, _read_schema))
+    return input_from_schemas(path, files, for_each_footer(files, _read_schema))
 
 
-def input_of_schemas(
+def input_from_schemas(
     path: str, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> ParquetInput:
     """Return an input with the given file schemas; without files, a DataFrame with one schema.
@@ -121,41 +128,45 @@ def input_of_schemas(
     )
 
 
-def for_each_footer(files: Sequence[FileInfo], read: Callable[[FileInfo], _Found]) -> list[_Found]:
+def for_each_footer(
+    files: Sequence[FileInfo], read: Callable[[FileInfo], _Footer]
+) -> list[_Footer]:
     """Apply a function to each file, several at a time."""
     return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
 
 
-def _files(root: str) -> list[FileInfo]:
+def _list_files(root: str) -> list[FileInfo]:
     if store_of(root).needs_requests:
-        return _stored_files(root)
+        return _list_stored_files(root)
     if not os.path.isdir(root):
-        return [_local_file(root)]
-    found = []
+        return [_to_local_file(root)]
+    paths = []
     for folder, folders, names in walk(root):
         folders[:] = sorted(name for name in folders if not name.startswith(("_", ".")))
-        found += [os.path.join(folder, name) for name in names if is_parquet_name(name)]
-    return [_local_file(path) for path in sorted(found)]
+        paths += [os.path.join(folder, name) for name in names if is_parquet_name(name)]
+    return [_to_local_file(path) for path in sorted(paths)]
 
 
-def _local_file(path: str) -> FileInfo:
+def _to_local_file(path: str) -> FileInfo:
     # The file is opened by path, so size and time are not needed.
     return FileInfo(path, 0, 0)
 
 
-def _stored_files(root: str) -> list[FileInfo]:
+def _list_stored_files(root: str) -> list[FileInfo]:
     store = store_of(root)
-    found = []
+    files = []
     is_folder = False
     for page in store.list_tree(root):
         for row in page.to_pylist():
             *folders, name = row["path"].split("/")
             # HDFS lists a file as its own child, with an empty name.
             is_folder |= bool(name)
-            if is_parquet_name(name) and not any(each.startswith(("_", ".")) for each in folders):
+            if is_parquet_name(name) and not any(
+                folder.startswith(("_", ".")) for folder in folders
+            ):
                 path = f"{root}/{row['path']}"
-                found.append(FileInfo(path, row["size_bytes"], row["mtime_ns"], row["version"]))
-    return found if is_folder else [store.info(root)]
+                files.append(FileInfo(path, row["size_bytes"], row["mtime_ns"], row["version"]))
+    return files if is_folder else [store.info(root)]
 
 
 def _read_schema(file: FileInfo) -> pa.Schema:
@@ -166,7 +177,7 @@ def _read_schema(file: FileInfo) -> pa.Schema:
             f"cannot read the Parquet file: {error.strerror or error}", path=file.path
         ) from error
     except pa.ArrowException as error:
-        raise InputError(f"not a Parquet file: {error}", path=file.path) from error
+        raise InputError(f"the file is not a Parquet file: {error}", path=file.path) from error
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +191,7 @@ class RowGroup:
 
 
 class NumberedGroup(NamedTuple):
-    """A row group, and the number of its first row in the whole input."""
+    """A row group, and the number of its first row in the complete input."""
 
     first_row: int
     group: RowGroup
@@ -193,9 +204,9 @@ class NumberedGroup(NamedTuple):
 
 @contextmanager
 def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
-    """Open a Parquet file for streaming: pages are read one by one, not whole row groups.
+    """Open a Parquet file for streaming: single pages are read, not complete row groups.
 
-    Raises `InputError` if it cannot be read, now or later.
+    Raises `InputError` if the file cannot be read, now or in the context.
     """
     path = file.path
     size = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
@@ -217,20 +228,22 @@ def read_row_group(
     schema = pa.schema([source.schema.field(name) for name in names])
     folders = folder_values(group.file.path)
     with open_file(group.file) as parquet:
-        present = {
-            name: found for name in names if (found := same_names(parquet.schema_arrow, name))
+        present_columns = {
+            name: column_names
+            for name in names
+            if (column_names := matching_columns(parquet.schema_arrow, name))
         }
         batches = parquet.iter_batches(
             batch_size=batch_rows,
             row_groups=[group.index],
-            columns=[found[0] for found in present.values()],
+            columns=[column_names[0] for column_names in present_columns.values()],
             use_threads=False,
         )
         for batch in batches:
             columns = []
             for column in schema:
-                if column.name in present:
-                    columns.append(batch[present[column.name][0]].cast(column.type))
+                if column.name in present_columns:
+                    columns.append(batch[present_columns[column.name][0]].cast(column.type))
                 else:
                     value = folders.get(column.name)
                     scalar = pa.scalar(value, pa.string()).cast(column.type)
@@ -238,9 +251,9 @@ def read_row_group(
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def same_names(schema: pa.Schema, name: str) -> list[str]:
+def matching_columns(schema: pa.Schema, name: str) -> list[str]:
     """Return the columns with a name, case-insensitive as in Spark."""
-    return [found for found in schema.names if found.lower() == name]
+    return [column_name for column_name in schema.names if column_name.lower() == name]
 
 
 def folder_values(path: str) -> dict[str, str | None]:
@@ -262,16 +275,16 @@ class ParquetForm(Enum):
     @property
     def needed(self) -> tuple[str, ...]:
         """Names of the required columns."""
-        own = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
-        return (*KEY_COLUMNS, POSITION, *own)
+        form_columns = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
+        return (*KEY_COLUMNS, POSITION, *form_columns)
 
 
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
     """Return the column layout that all files of an input have."""
-    names = [{name.lower() for name in schema.names} for schema in schemas]
-    with_batch = [BATCH in each for each in names]
-    with_metadata = [each.issuperset(METADATA_COLUMNS) for each in names]
-    is_raw = all(with_batch) or (any(with_batch) and not all(with_metadata))
+    names_by_file = [{name.lower() for name in schema.names} for schema in schemas]
+    has_batch = [BATCH in column_names for column_names in names_by_file]
+    has_metadata = [column_names.issuperset(METADATA_COLUMNS) for column_names in names_by_file]
+    is_raw = all(has_batch) or (any(has_batch) and not all(has_metadata))
     return ParquetForm.RAW if is_raw else ParquetForm.METADATA
 
 
@@ -279,59 +292,59 @@ def check_columns(
     form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> None:
     """Raise `InputError` if columns do not match a form, listing all files and columns."""
-    bad: dict[tuple[str, ...], list[str]] = {}
+    paths_by_problems: dict[tuple[str, ...], list[str]] = {}
     for path, schema in zip([file.path for file in files] or [""], schemas, strict=True):
-        problems = tuple(_problems(form, schema, folder_values(path)))
+        problems = tuple(_find_problems(form, schema, folder_values(path)))
         if problems:
-            bad.setdefault(problems, []).append(path)
-    if not bad:
+            paths_by_problems.setdefault(problems, []).append(path)
+    if not paths_by_problems:
         return
-    texts = []
-    for problems, where in bad.items():
-        others = f" (and {len(where) - 1} more files)" if len(where) > 1 else ""
-        texts.append(f"{where[0]}{others}: {', '.join(problems)}".removeprefix(": "))
+    descriptions = []
+    for problems, paths in paths_by_problems.items():
+        more_files = f" (and {len(paths) - 1} more files)" if len(paths) > 1 else ""
+        descriptions.append(f"{paths[0]}{more_files}: {', '.join(problems)}".removeprefix(": "))
     raise InputError(
-        f"not the columns of {form.value}: {'; '.join(texts)}",
-        hint=f"metadata needs {', '.join(ParquetForm.METADATA.needed)}; "
-        f"raw batches need {', '.join(ParquetForm.RAW.needed)}",
+        f"the columns do not match {form.value}: {'; '.join(descriptions)}",
+        hint=f"batch metadata requires {', '.join(ParquetForm.METADATA.needed)}; raw batches "
+        f"require {', '.join(ParquetForm.RAW.needed)}",
     )
 
 
-def _problems(
+def _find_problems(
     form: ParquetForm, schema: pa.Schema, folders: Mapping[str, str | None]
 ) -> Iterable[str]:
     names = form.needed + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
     for name in names:
-        same = same_names(schema, name)
-        if not same and name in folders:
+        column_names = matching_columns(schema, name)
+        if not column_names and name in folders:
             value = folders[name]
             if name != "topic" and value is not None and not _INTEGER.fullmatch(value):
-                yield f"{name} is {value} in the name of a folder, not an integer"
-        elif not same:
+                yield f"{name} is {value} in a folder name, not an integer"
+        elif not column_names:
             if name in form.needed:
                 yield f"{name} is missing"
-        elif len(same) > 1:
-            yield f"{name} occurs {len(same)} times"
+        elif len(column_names) > 1:
+            yield f"{name} occurs {len(column_names)} times"
         else:
-            found = schema.field(same[0]).type
-            expected = _expected(name, found)
+            column_type = schema.field(column_names[0]).type
+            expected = _expected_type(name, column_type)
             if expected is not None:
-                yield f"{name} is {found}, not {expected}"
+                yield f"{name} is {column_type}, not {expected}"
 
 
-def _expected(name: str, found: pa.DataType) -> str | None:
+def _expected_type(name: str, column_type: pa.DataType) -> str | None:
     """Return the expected type of a column; None if it has this type."""
-    kind = found.value_type if pa.types.is_dictionary(found) else found
+    value_type = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     if name == "topic":
         types = pa.types
         strings = (types.is_string, types.is_large_string, types.is_string_view)
-        return None if any(check(kind) for check in strings) else "a string"
+        return None if any(check(value_type) for check in strings) else "a string"
     if name == BATCH:
         types = pa.types
         binaries = (types.is_binary, types.is_large_binary, types.is_binary_view)
-        return None if any(check(found) for check in binaries) else "binary"
-    fits = pa.types.is_integer(found) and found != pa.uint64()
-    return None if fits else "an integer of at most 64 signed bits"
+        return None if any(check(column_type) for check in binaries) else "binary"
+    is_signed_integer = pa.types.is_integer(column_type) and column_type != pa.uint64()
+    return None if is_signed_integer else "an integer of at most 64 signed bits"
 
 
 def canonical_type(name: str) -> pa.DataType:

@@ -58,10 +58,10 @@ class SegmentKey(NamedTuple):
     base_offset: int
 
 
-#: Rows of a segment in one batch of the input: first row in the whole input, positions of the first
-#: and last row, and approximate size of the log so far. `in_order`: the rows are consecutive and in
-#: position order, and so are the rows of all segments in the batch. A pickled `error` replaces rows
-#: that cannot be counted, because raising would cause a retry in other processes.
+#: Rows of a segment in one batch of the input: first row in the complete input, positions of the
+#: first and last row, and approximate size of the log so far. `in_order` is true if the rows of all
+#: segments in the batch are consecutive and in position order. A pickled `error` replaces rows that
+#: cannot be counted, because raising would cause a retry in other processes.
 PART_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -76,8 +76,8 @@ PART_SCHEMA = pa.schema(
         ("error", pa.binary()),
     ]
 )
-#: The segments of parts, for DuckDB and Spark. `is_sorted`: the rows of a segment are consecutive
-#: in the input and in position order.
+#: The segments of all batches, for DuckDB and Spark. `is_sorted` is true if the rows of a segment
+#: are consecutive in the input and in position order.
 SEGMENTS_QUERY = """
 WITH parts AS (
     SELECT
@@ -104,10 +104,10 @@ GROUP BY topic, partition, segment_base_offset
 
 @dataclass(frozen=True, slots=True)
 class SegmentCount:
-    """The rows of a segment in all files; in a sorted input they are consecutive.
+    """The rows of a segment in all files; consecutive rows in a sorted input.
 
-    `first_row` is a row number in the whole input. `size_bytes` is the approximate size of the log,
-    exact only for batch metadata in order.
+    `first_row` is a row number in the complete input. `size_bytes` is the approximate size of the
+    log, and exact only for batch metadata in order.
     """
 
     key: SegmentKey
@@ -116,7 +116,7 @@ class SegmentCount:
     size_bytes: int
 
     def read_bytes(self, form: ParquetForm) -> int:
-        """Return the approximate number of bytes read to build it."""
+        """Return the approximate number of bytes that a build of the segment reads."""
         return self.size_bytes if form is ParquetForm.RAW else self.row_count * METADATA_ROW_BYTES
 
 
@@ -124,7 +124,7 @@ class SegmentCount:
 class CountedInput:
     """A Parquet input with its row groups and segments, both in input order.
 
-    `is_sorted`: the rows of each segment are consecutive and in position order.
+    `is_sorted` is True if the rows of each segment are consecutive and in position order.
     """
 
     source: ParquetInput
@@ -149,9 +149,8 @@ class Bin:
 def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
     """Count the rows of each segment, row group by row group, in threads.
 
-    Raises `InputError` if there are no rows, a file cannot be read, or a key column has a null or a
-    partition that is not a 32-bit integer: such rows belong to no segment and cannot be reported.
-    Raises `PublishError` if there is no disk space for counting.
+    Raises `InputError` if there are no rows, a file cannot be read, a key column has a null, or a
+    partition is not a 32-bit integer. Raises `PublishError` if there is no disk space for counting.
     """
     groups = row_groups(source)
     counted = workers.run(
@@ -184,14 +183,14 @@ def segment_counts(table: pa.Table) -> list[SegmentCount]:
 def row_groups(source: ParquetInput) -> list[NumberedGroup]:
     """Return the row groups that have rows.
 
-    Raises `InputError` if there are none, or a file cannot be read.
+    Raises `InputError` if no row group has rows, or a file cannot be read.
     """
-    each = for_each_footer(source.files, partial(_row_groups, source))
-    groups = [group for groups in each for group in groups if group.rows]
+    groups_by_file = for_each_footer(source.files, partial(_row_groups, source))
+    groups = [group for groups in groups_by_file for group in groups if group.rows]
     if not groups:
         raise InputError("the Parquet input has no rows", path=source.path)
-    firsts = accumulate((group.rows for group in groups), initial=0)
-    return [NumberedGroup(first, group) for first, group in zip(firsts, groups, strict=False)]
+    first_rows = accumulate((group.rows for group in groups), initial=0)
+    return [NumberedGroup(first, group) for first, group in zip(first_rows, groups, strict=False)]
 
 
 def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
@@ -213,7 +212,7 @@ def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
 def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
     """Yield `PART_SCHEMA` of a row group; raises as `count_segments`."""
     first_row = group.first_row
-    # The size of a segment's last batch is unknown here; the mean is used instead.
+    # The size of the last batch of a segment is not in these columns, so the mean is used.
     last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
     for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
         nulls = [batch[name].null_count for name in KEY_COLUMNS]
@@ -226,9 +225,9 @@ def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.Recor
 def segment_rejection(key: SegmentKey) -> str | None:
     """Return why no broker can have a segment; None if its name is safe as a folder name."""
     if not is_legal_topic(key.topic):
-        return "not a legal topic name"
+        return "the topic name is not legal"
     if not 0 <= key.partition <= INT32_MAX:
-        return f"partition outside 0..{INT32_MAX}"
+        return f"partition is outside of 0..{INT32_MAX}"
     return "segment_base_offset is negative" if key.base_offset < 0 else None
 
 
@@ -236,54 +235,59 @@ def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> 
     def weight(segment: SegmentCount) -> int:
         return segment.read_bytes(counted.source.form)
 
-    target = sum(map(weight, segments)) // bins + 1
-    work: list[SegmentCount] = []
-    filled = 0
+    max_bin_bytes = sum(map(weight, segments)) // bins + 1
+    bin_segments: list[SegmentCount] = []
+    bin_bytes = 0
     for segment in segments:
-        if work and filled + weight(segment) > target:
-            yield _bin(work, counted.groups)
-            work, filled = [], 0
-        work.append(segment)
-        filled += weight(segment)
-    if work:
-        yield _bin(work, counted.groups)
+        if bin_segments and bin_bytes + weight(segment) > max_bin_bytes:
+            yield _to_bin(bin_segments, counted.groups)
+            bin_segments, bin_bytes = [], 0
+        bin_segments.append(segment)
+        bin_bytes += weight(segment)
+    if bin_segments:
+        yield _to_bin(bin_segments, counted.groups)
 
 
-def _bin(work: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
-    end = work[-1].first_row + work[-1].row_count
-    low = bisect_right(groups, work[0].first_row, key=attrgetter("first_row"))
+def _to_bin(segments: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
+    end = segments[-1].first_row + segments[-1].row_count
+    low = bisect_right(groups, segments[0].first_row, key=attrgetter("first_row"))
     high = bisect_left(groups, end, key=attrgetter("first_row"))
-    return Bin(work, groups[low - 1 : high])
+    return Bin(segments, groups[low - 1 : high])
 
 
 def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a bin, and the rows of segments between its rows.
+    """Stream the rows of a bin, including rows of other segments between its rows.
 
     Raises `InputError` if a file cannot be read.
     """
-    last = work.segments[-1]
-    start, end = work.segments[0].first_row, last.first_row + last.row_count
+    last_segment = work.segments[-1]
+    first_row_of_bin, end_row_of_bin = (
+        work.segments[0].first_row,
+        last_segment.first_row + last_segment.row_count,
+    )
     names = list(source.columns)
-    for each in work.groups:
-        first_row, group = each.first_row, each.group
+    for numbered_group in work.groups:
+        first_row, group = numbered_group.first_row, numbered_group.group
         for batch in read_row_group(source, group, names, _batch_rows(group)):
-            skipped = max(start - first_row, 0)
-            rows = batch.slice(skipped, max(min(end - first_row, batch.num_rows) - skipped, 0))
+            skipped = max(first_row_of_bin - first_row, 0)
+            rows = batch.slice(
+                skipped, max(min(end_row_of_bin - first_row, batch.num_rows) - skipped, 0)
+            )
             if rows.num_rows:
                 yield rows
             first_row += batch.num_rows
-            if first_row >= end:
+            if first_row >= end_row_of_bin:
                 return
 
 
-def read_whole_group(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
+def read_all_columns(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
     """Stream all columns of a row group; raises `InputError` if the file cannot be read."""
     return read_row_group(source, group, list(source.columns), _batch_rows(group))
 
 
 @contextmanager
 def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
-    """Sort an input into a file that is removed at the end.
+    """Sort an input into a temporary file; yield the input unchanged if it is sorted.
 
     Raises `InputError` if it cannot be read, and `PublishError` if there is no disk space.
     """
@@ -291,11 +295,11 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
         yield counted
         return
     source = counted.source
-    batch_rows = min(_batch_rows(each.group) for each in counted.groups)
+    batch_rows = min(_batch_rows(numbered_group.group) for numbered_group in counted.groups)
     with TemporaryDirectory(dir=workspace(), prefix="sorted") as folder:
         path = os.path.join(folder, "sorted.parquet")
         batches = chain.from_iterable(
-            read_whole_group(source, each.group) for each in counted.groups
+            read_all_columns(source, numbered_group.group) for numbered_group in counted.groups
         )
         try:
             with pq.ParquetWriter(
@@ -322,7 +326,7 @@ def _batch_rows(group: RowGroup) -> int:
 
 
 def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
-    """Return a key column as integers; topics as indices into a dictionary of this batch."""
+    """Return a key column as integers; topics are indices into a dictionary of this batch."""
     column = batch[name]
     if name == "topic":
         column = column.dictionary_encode().indices
@@ -331,7 +335,7 @@ def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
 
 
 def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
-    """Return the rows at which any column differs from the previous row; row 0 first."""
+    """Return row 0, and the rows at which any column differs from the previous row."""
     changes = np.zeros(keys[0].size, np.bool_)
     changes[:1] = True
     for key in keys:
@@ -340,26 +344,26 @@ def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
 
 
 def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
-    """Reject rows whose keys do not identify a segment, by the nulls of each of `KEY_COLUMNS`."""
+    """Reject rows whose keys do not identify a segment; `nulls` are counts by `KEY_COLUMNS`."""
     for name, count in zip(KEY_COLUMNS, nulls, strict=True):
         if count:
             raise InputError(
-                f"column {name} is null: these rows belong to no segment",
+                f"rows with a null in column {name} belong to no segment",
                 path=path,
-                hint="remove those rows",
+                hint="remove the rows with nulls",
             )
     if (partitions != partitions.astype(np.int32)).any():
-        raise InputError("a partition that is not a 32-bit integer", path=path)
+        raise InputError("column partition has a value that is not a 32-bit integer", path=path)
 
 
 def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
-    """Return `PART_SCHEMA` of a batch; if one part is out of order, all are marked."""
+    """Return `PART_SCHEMA` of a batch; if any segment is out of order, no row is `in_order`."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)
     ends = np.append(starts[1:], batch.num_rows)
-    ascends = np.append(True, position[1:] > position[:-1])
-    ascends[starts] = True
+    is_ascending = np.append(True, position[1:] > position[:-1])
+    is_ascending[starts] = True
     runs = {
         "first_row": first_row + starts,
         "row_count": ends - starts,
@@ -372,10 +376,13 @@ def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.R
         table = table.append_column(name, pa.array(column))
     functions = dict(zip(runs, ("min", "sum", "first", "last", "max"), strict=True))
     groups = table.group_by(KEY_COLUMNS, use_threads=False)
-    found = groups.aggregate(list(functions.items()))
-    in_order = found.num_rows == len(starts) and bool(ascends.all())
-    columns = [found[name] for name in KEY_COLUMNS]
-    columns += [found[f"{name}_{function}"] for name, function in functions.items()]
-    columns += [pa.array([in_order] * found.num_rows), pa.nulls(found.num_rows, pa.binary())]
+    aggregates = groups.aggregate(list(functions.items()))
+    in_order = aggregates.num_rows == len(starts) and bool(is_ascending.all())
+    columns = [aggregates[name] for name in KEY_COLUMNS]
+    columns += [aggregates[f"{name}_{function}"] for name, function in functions.items()]
+    columns += [
+        pa.array([in_order] * aggregates.num_rows),
+        pa.nulls(aggregates.num_rows, pa.binary()),
+    ]
     counted = pa.table(columns, names=PART_SCHEMA.names).cast(PART_SCHEMA)
     return counted.combine_chunks().to_batches()[0]

@@ -73,7 +73,7 @@ class BuildRequest(LogRequest):
         ChoicesKind(BuildOutput),
         Group.SELECTION,
         f"Files to build, separated by commas: {', '.join(BuildOutput)}.  [default: all; from "
-        "Parquet, all that its columns allow]",
+        "Parquet, all files that the columns allow]",
         default=None,
     )
     config: KafkaSettings = config_parameter(
@@ -126,21 +126,21 @@ class BuildRequest(LogRequest):
         if not (self.output or self.in_place or self.dry_run):
             self.refuse("no output: give {output} or {in_place}")
         if self.tiered and (self.in_place or self.format is InputFormat.PARQUET):
-            other = "{in_place}" if self.in_place else "{format} parquet"
-            self.refuse(f"{{tiered}} and {other} exclude each other")
+            conflicting_option = "{in_place}" if self.in_place else "{format} parquet"
+            self.refuse(f"{{tiered}} and {conflicting_option} exclude each other")
         if not self.in_place:
             return
         remote = remote_among(self.inputs)
         if remote:
             self.refuse(
-                f"{{in_place}} writes next to logs on a local disk, and {remote[0]} is in a store: "
-                "give {output}"
+                f"{{in_place}} requires logs on a local disk, but {remote[0]} is in a store: give "
+                "{output}"
             )
-        what = self.what or frozenset()
-        if BuildOutput.INDEX in what and BuildOutput.TIME_INDEX not in what:
+        outputs = self.what or frozenset()
+        if BuildOutput.INDEX in outputs and BuildOutput.TIME_INDEX not in outputs:
             self.refuse(
-                "{in_place} builds index only together with timeindex: next to an .index alone, a "
-                "broker creates an empty .timeindex"
+                "{in_place} cannot build index without timeindex, because a broker would create an "
+                "empty .timeindex"
             )
 
 
@@ -154,9 +154,10 @@ BUILD = CommandSpec(
     These files are the offset, time and transaction indexes, the producer snapshots, and the leader
     epoch checkpoint.
 
-    PATH is a data directory of a broker, a topic-partition directory, or a glob of either. It may
-    be repeated: `--input A --input B`, `--input A B` or `--input dump/*`. With `--format parquet`,
-    PATH is a Parquet file or a folder of them. Logs are opened read-only.
+    PATH is a data directory of a broker, a topic-partition directory, or a glob of directories.
+    Several paths can be given: `--input A --input B`, `--input A B` or `--input dump/*`. With
+    `--format parquet`, PATH is a Parquet file or a folder of Parquet files. Logs are opened
+    read-only.
 
     \b
     Exit codes:

@@ -62,10 +62,10 @@ FILE_SCHEMA = pa.schema(
     ]
 )
 _MEANINGS: Mapping[str, tuple[Severity, str]] = {
-    BUILT: (GOOD, "index files written"),
-    UNCHANGED: (GOOD, "already correct, and not read again"),
-    TRUNCATED: (BAD, "valid up to a position; later batches are not indexed"),
-    FAILED: (BAD, "no index files written"),
+    BUILT: (GOOD, "the index files were written"),
+    UNCHANGED: (GOOD, "the index files were already correct"),
+    TRUNCATED: (BAD, "the log is valid up to a position, and later batches are not indexed"),
+    FAILED: (BAD, "no index files were written"),
 }
 BUILD_REPORT = ReportSpec(
     FILE_SCHEMA,
@@ -77,8 +77,8 @@ BUILD_REPORT = ReportSpec(
                 status: Meaning(*meaning, "kafka-index dump {log_path}")
                 for status, meaning in _MEANINGS.items()
             },
-            SKIPPED: Meaning(NOTABLE, "not a live log"),
-            PLANNED: Meaning(GOOD, "not built in a dry run"),
+            SKIPPED: Meaning(NOTABLE, "the entry is not a live log"),
+            PLANNED: Meaning(GOOD, "a dry run does not build the partition"),
         },
         units="kind",
         unit_values=(RowKind.SEGMENT.value,),
@@ -89,12 +89,12 @@ BUILD_REPORT = ReportSpec(
     is_streamed=True,
 )
 _ORDER = [(name, "ascending") for name in ("topic", "partition", "segment_base_offset")]
-_SHOWN = (
+_DISPLAYED_COLUMNS = (
     *("topic", "partition", "segment_base_offset", "status"),
     *("batch_count", "next_offset", "reason"),
 )
 #: Number of segment rows that are buffered before writing.
-_ROWS_AT_A_TIME = 64 * 1024
+_MAX_BUFFERED_ROWS = 64 * 1024
 #: Maximum number of damaged segments in a result; further damaged segments are only counted.
 _MAX_DAMAGED = 100
 # From best to worst: the status of a partition is the worst of its segments.
@@ -134,7 +134,7 @@ class BuildResult(Result):
     preallocated : int
         Logs that end in preallocated zeros.
     notes : int
-        Segments with a note; `first_note` is the first of them.
+        The number of segments with a note; `first_note` is the first of these segments.
     assumed : str, optional
         The settings that were assumed, as a line.
     skipped : tuple of (str, str)
@@ -168,18 +168,18 @@ class BuildResult(Result):
     @property
     def headline(self) -> str:
         """The number of segments by status, and the location of their files."""
-        found = [f"{count:,} {status}" for status, count in self.segments.items()]
+        status_counts = [f"{count:,} {status}" for status, count in self.segments.items()]
         total = sum(self.segments.values())
-        text = f"{plural(total, 'segment')}: {', '.join(found) or 'none finished'}"
+        summary = f"{plural(total, 'segment')}: {', '.join(status_counts) or 'none finished'}"
         if self.damaged_count:
             damaged = plural(self.damaged_count, "segment")
-            text = f"{damaged} of {total:,} damaged or failed: {', '.join(found)}"
-        elif len(found) == 1:
-            text = f"{plural(total, 'segment')} {next(iter(self.segments))}"
+            summary = f"{damaged} of {total:,} damaged or failed: {', '.join(status_counts)}"
+        elif len(status_counts) == 1:
+            summary = f"{plural(total, 'segment')} {next(iter(self.segments))}"
         if self.not_started:
-            text += f", {self.not_started:,} not started"
-        where = "next to the logs" if self.target is None else f"in {self.target}"
-        return f"{text}; files {where}"
+            summary += f", {self.not_started:,} not started"
+        location = "next to the logs" if self.target is None else f"in {self.target}"
+        return f"{summary}; files {location}"
 
     @property
     def statuses(self) -> list[Status]:
@@ -209,7 +209,7 @@ class BuildResult(Result):
     def sections(self) -> list[Section]:
         """The damaged segments."""
         title = f"{plural(self.damaged_count, 'segment')} damaged or failed:"
-        lines = list(map(_damage_line, self.damaged))
+        lines = list(map(_format_damage, self.damaged))
         return [Section(title, lines, BAD, self.damaged_count, "segment")] if lines else []
 
     @property
@@ -232,7 +232,7 @@ class BuildResult(Result):
     def counts(self) -> Mapping[str, int]:
         """Segments by status, and index entries."""
         return {
-            **{f"segments_{each}": self.segments.get(each, 0) for each in STATUSES},
+            **{f"segments_{status}": self.segments.get(status, 0) for status in STATUSES},
             "segments_not_started": self.not_started,
             "offset_entries": self.offset_entries,
             "time_entries": self.time_entries,
@@ -253,15 +253,15 @@ class BuildResult(Result):
         return self.rows.sort_by(_ORDER)
 
     def _shown(self) -> pa.Table:
-        """Return the rows of damaged segments, or all if there are none."""
+        """Return the rows of damaged segments, or all rows if no segment is damaged."""
         rows = self.to_arrow()
-        bad = rows.filter(pc.invert(pc.is_in(rows["status"], pa.array([BUILT, UNCHANGED]))))
-        return (bad if bad.num_rows else rows).select(_SHOWN)
+        bad_rows = rows.filter(pc.invert(pc.is_in(rows["status"], pa.array([BUILT, UNCHANGED]))))
+        return (bad_rows if bad_rows.num_rows else rows).select(_DISPLAYED_COLUMNS)
 
 
-def _damage_line(row: SegmentReport) -> str:
-    place = "" if row.position_bytes is None else f" at byte {row.position_bytes}"
-    return f"{row.log_path}: {row.status}{place}: {row.reason or 'no reason given'}"
+def _format_damage(row: SegmentReport) -> str:
+    position = "" if row.position_bytes is None else f" at byte {row.position_bytes}"
+    return f"{row.log_path}: {row.status}{position}: {row.reason or 'unknown reason'}"
 
 
 @dataclass(frozen=True, repr=False)
@@ -285,12 +285,12 @@ class BuildPlan(Result):
     command = "build"
 
     @classmethod
-    def of_sizes(cls, sizes: Sequence[tuple[TopicPartition, int, int]]) -> Self:
-        """Create the plan from partitions, which may be given in several parts."""
+    def from_sizes(cls, sizes: Sequence[tuple[TopicPartition, int, int]]) -> Self:
+        """Create the plan from partitions; entries of the same partition are added up."""
         sums: dict[TopicPartition, tuple[int, int]] = {}
         for partition, count, size_bytes in sizes:
-            before, before_bytes = sums.get(partition, (0, 0))
-            sums[partition] = before + count, before_bytes + size_bytes
+            previous_count, previous_bytes = sums.get(partition, (0, 0))
+            sums[partition] = previous_count + count, previous_bytes + size_bytes
         return cls(dict(sorted(sums.items())))
 
     @property
@@ -298,7 +298,7 @@ class BuildPlan(Result):
         return (
             f"would build {plural(self.counts['segments'], 'segment')} of "
             f"{plural(len(self.partitions), 'partition')}, "
-            f"{format_bytes(self.sizes_bytes['logs'])} of log"
+            f"{format_bytes(self.sizes_bytes['logs'])} of logs"
         )
 
     @property
@@ -342,7 +342,7 @@ class BuildPlan(Result):
 class BuildRows:
     """Counts the rows of a build, keeps rows of damaged segments, and writes all to the report.
 
-    A context manager around the build; rows come from one thread at a time. `planned` is the total
+    A context manager around the build, called by one thread at a time. `planned` is the total
     number of segments, 0 if unknown.
     """
 
@@ -363,7 +363,7 @@ class BuildRows:
         self._planned = planned
         self._pending: list[SegmentReport] = []
         self._unchanged: list[pa.Table] = []
-        self._held = 0
+        self._buffered_rows = 0
         self._partitions: pa.Table | None = None
         self._segments = Counter[str]()
         self._log_bytes = Counter[str]()
@@ -377,21 +377,21 @@ class BuildRows:
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         self._flush()
         if error is not None:
-            kept = self._segments.total() - self._segments[FAILED]
-            of_all = f" of {self._planned:,}" if self._planned else ""
-            error.add_note(f"{kept:,}{of_all} segments are finished and kept")
+            published_count = self._segments.total() - self._segments[FAILED]
+            total = f" of {self._planned:,}" if self._planned else ""
+            error.add_note(f"{published_count:,}{total} segments are finished and published")
 
     def on_scanned(self, row: SegmentReport) -> None:
         self._listener.on_done(1, row.log_size_bytes)
 
     def on_report(self, row: SegmentReport) -> None:
         self._pending.append(row)
-        self._hold(1)
+        self._buffer_rows(1)
 
     def on_unchanged(self, rows: pa.Table) -> None:
         """Add the rows of a partition whose files are up to date."""
         self._unchanged.append(rows.select(REPORT_SCHEMA.names))
-        self._hold(rows.num_rows)
+        self._buffer_rows(rows.num_rows)
 
     def result(self, skipped: Sequence[Skipped] = (), assumed: str | None = None) -> BuildResult:
         """Write the rows of partitions and skipped entries; return the result."""
@@ -401,18 +401,29 @@ class BuildRows:
             status = pa.array(_RANKED).take(rows["rank"].combine_chunks())
             self._write(rows.append_column("status", status), RowKind.PARTITION)
         # A link that is not followed is a row in every report.
-        rest = [each for each in skipped if each.target or RowKind.SKIPPED in self._kinds]
-        if rest:
-            paths = [each.path for each in rest]
+        skipped_entries = [
+            skipped_entry
+            for skipped_entry in skipped
+            if skipped_entry.target or RowKind.SKIPPED in self._kinds
+        ]
+        if skipped_entries:
+            paths = [skipped_entry.path for skipped_entry in skipped_entries]
             reasons = [
-                f"{each.reason}: {each.shown}" if each.target else each.reason for each in rest
+                f"{skipped_entry.reason}: {skipped_entry.shown}"
+                if skipped_entry.target
+                else skipped_entry.reason
+                for skipped_entry in skipped_entries
             ]
-            columns = {"log_path": paths, "status": [SKIPPED] * len(rest), "reason": reasons}
+            columns = {
+                "log_path": paths,
+                "status": [SKIPPED] * len(skipped_entries),
+                "reason": reasons,
+            }
             self._write(pa.table(columns), RowKind.SKIPPED)
-        found = [status for status in STATUSES if self._segments[status]]
+        statuses = [status for status in STATUSES if self._segments[status]]
         return BuildResult(
-            {status: self._segments[status] for status in found},
-            {status: self._log_bytes[status] for status in found},
+            {status: self._segments[status] for status in statuses},
+            {status: self._log_bytes[status] for status in statuses},
             self._numbers["offset_entries"],
             self._numbers["time_entries"],
             self._target_root,
@@ -427,15 +438,15 @@ class BuildRows:
             skipped_texts(skipped),
         )
 
-    def _hold(self, count: int) -> None:
-        self._held += count
-        if self._held >= _ROWS_AT_A_TIME:
+    def _buffer_rows(self, count: int) -> None:
+        self._buffered_rows += count
+        if self._buffered_rows >= _MAX_BUFFERED_ROWS:
             self._flush()
 
     def _flush(self) -> None:
-        if self._held:
+        if self._buffered_rows:
             tables = [*self._unchanged, report_table(self._pending)]
-            self._pending, self._unchanged, self._held = [], [], 0
+            self._pending, self._unchanged, self._buffered_rows = [], [], 0
             self._add(pa.concat_tables(tables).combine_chunks())
 
     def _add(self, table: pa.Table) -> None:
@@ -443,10 +454,10 @@ class BuildRows:
         self._count(table)
         if self._report is None:
             return
-        place = table.schema.get_field_index("max_timestamp_ms")
-        times = table.column(place)
-        known = pc.if_else(pc.equal(times, NO_TIMESTAMP), None, times)
-        table = table.set_column(place, "max_timestamp_ms", known)
+        column_index = table.schema.get_field_index("max_timestamp_ms")
+        times = table.column(column_index)
+        known_times = pc.if_else(pc.equal(times, NO_TIMESTAMP), None, times)
+        table = table.set_column(column_index, "max_timestamp_ms", known_times)
         table = table.append_column("segments", pa.repeat(pa.scalar(1, pa.int64()), len(table)))
         table = table.append_column("output_path", self._output_paths(table))
         if RowKind.SEGMENT in self._kinds:
@@ -483,9 +494,9 @@ class BuildRows:
         table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
         if self._partitions is not None:
             table = pa.concat_tables([self._partitions, table])
-        asked = [*((name, "sum") for name in _SUMS), *((name, "max") for name in _MAXIMA)]
-        groups = table.group_by(keys).aggregate(asked)
-        names = {f"{name}_{function}": name for name, function in asked}
+        aggregations = [*((name, "sum") for name in _SUMS), *((name, "max") for name in _MAXIMA)]
+        groups = table.group_by(keys).aggregate(aggregations)
+        names = {f"{name}_{function}": name for name, function in aggregations}
         self._partitions = groups.select([*keys, *names]).rename_columns([*keys, *names.values()])
 
     def _output_paths(self, table: pa.Table) -> pa.Array:
@@ -494,17 +505,18 @@ class BuildRows:
         partitions = table.select(["topic", "partition"]).to_pydict()
         names = map(TopicPartition, partitions["topic"], partitions["partition"])
         return pa.array(
-            [os.path.join(self._target_root, each.directory_name) for each in names], pa.string()
+            [os.path.join(self._target_root, partition.directory_name) for partition in names],
+            pa.string(),
         )
 
     def _write(self, table: pa.Table, kind: RowKind) -> None:
         if self._report is None:
             return
-        same = {"kind": kind.value, "run_id": self._run_id}
+        constants = {"kind": kind.value, "run_id": self._run_id}
         columns = [
             table[field.name].cast(field.type)
             if field.name in table.column_names
-            else pa.repeat(pa.scalar(same.get(field.name), field.type), len(table))
+            else pa.repeat(pa.scalar(constants.get(field.name), field.type), len(table))
             for field in FILE_SCHEMA
         ]
         self._report.write_table(pa.table(columns, schema=FILE_SCHEMA))

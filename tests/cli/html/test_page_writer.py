@@ -26,7 +26,7 @@ def test_verdict_and_counts_are_visible_without_scripts(tmp_path: Path) -> None:
     write_rows(report, {"status": ["built", "truncated", "unchanged"]}, 3)
     text = report.read_text(encoding="utf-8")
     assert '<h1 id="verdict">1 segment of 3 damaged</h1>' in text
-    assert "valid up to a position; later batches are not indexed" in text
+    assert "the log is valid up to a position, and later batches are not indexed" in text
 
 
 @pytest.mark.parametrize(

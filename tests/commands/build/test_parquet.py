@@ -152,9 +152,9 @@ def test_missing_parquet_row_is_reported_as_gap(tmp_path: Path, form: _Form) -> 
 @pytest.mark.parametrize(
     ("column", "value", "reason"),
     [
-        ("size_bytes", 0, "size_bytes outside 1..2147483647"),
-        ("size_bytes", -1, "size_bytes outside"),
-        ("size_bytes", 2**31, "size_bytes outside"),
+        ("size_bytes", 0, "size_bytes is outside of 1..2147483647"),
+        ("size_bytes", -1, "size_bytes is outside of"),
+        ("size_bytes", 2**31, "size_bytes is outside of"),
         ("size_bytes", None, "column size_bytes is null in row 20 of the segment"),
         ("last_offset", -1, "last_offset is negative"),
         ("last_offset", None, "column last_offset is null"),
