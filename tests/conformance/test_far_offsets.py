@@ -235,7 +235,7 @@ def test_log_with_far_offsets_of_a_compacted_topic_is_intact(tmp_path: Path, nam
     logs = [row for row in result.findings if row.kind == "log"]
     assert [(row.file_class, row.harmful) for row in logs] == [("intact", False)] * len(logs)
     effects = [row.effect or "" for row in logs]
-    assert any("splits it" in effect for effect in effects) == (name != "last offset fits")
+    assert any("splits the segment" in effect for effect in effects) == (name != "last offset fits")
 
 
 def predict_partition(root: Path, *, is_clean: bool) -> PartitionPrediction:

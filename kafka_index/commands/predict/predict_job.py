@@ -35,7 +35,7 @@ from kafka_index.core.job.result import (
 )
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.segment_table import SegmentTable
-from kafka_index.core.startup.conditions import start_conditions
+from kafka_index.core.startup.conditions import collect_conditions
 from kafka_index.core.startup.directories import predict_start
 from kafka_index.core.startup.identity import input_directories
 from kafka_index.core.startup.prediction import (
@@ -478,7 +478,7 @@ def predict(
     Raises `InputError` if a directory cannot be read, or is locked by a running broker.
     """
     directories = input_directories(request.inputs)
-    conditions = start_conditions(
+    conditions = collect_conditions(
         directories,
         request.metadata,
         request.config.properties,

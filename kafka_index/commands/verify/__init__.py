@@ -39,8 +39,8 @@ def verify(
         Folder with the files to verify, in one folder per partition; by default they are next to
         the logs.
     metadata : path, optional
-        The metadata log directory, by default the one in the dump. It contains topic IDs and
-        cleanup policies.
+        The metadata log directory, which contains topic IDs and cleanup policies. By default, the
+        metadata log of the dump.
     against : path, or list of path
         Compare the batches with another copy instead of verifying files.
     topics : str, re.Pattern or list of str, optional
@@ -62,7 +62,7 @@ def verify(
     Returns
     -------
     Verification
-        A row per file and partition; a file that cannot be read is a row too.
+        A row per file and partition, also for files that cannot be read.
 
     Raises
     ------
@@ -73,10 +73,10 @@ def verify(
 
     Examples
     --------
-    >>> found = kafka_index.verify("examples/dump", config="examples/dump.properties")
-    >>> found.ok
+    >>> verification = kafka_index.verify("examples/dump", config="examples/dump.properties")
+    >>> verification.ok
     True
-    >>> found.counts["files_harmful"]
+    >>> verification.counts["files_harmful"]
     0
     """
     result: Verification = call(VERIFY, locals())

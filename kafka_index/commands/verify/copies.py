@@ -21,7 +21,7 @@ from kafka_index.commands.verify.result import (
     FileClass,
     FileKind,
     Finding,
-    finding_of,
+    new_finding,
 )
 from kafka_index.core.errors import KafkaIndexError, plural
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
@@ -79,14 +79,19 @@ class CopySegments:
 class _Copy:
     """The batches of a copy, as columns that are consumed from the front.
 
-    The log cleaner has processed all offsets below `cleaned_to`, according to its checkpoint and
-    the consumed batches. `cleaned_to` is 0 if the topic is not compacted. `thinned` is the number
-    of records that batches lack, from offset `thinned_from` on. If `is_rewritten`, a batch has
-    other bytes but the same records.
+    Attributes
+    ----------
+    cleaned_to
+        The log cleaner has processed all lower offsets, according to its checkpoint and the
+        consumed batches. 0 if the topic is not compacted.
+    thinned, thinned_from
+        Number of records that batches lack, and the offset of the first such batch.
+    is_rewritten
+        Whether a batch differs from the other copy, but has the same records.
     """
 
     def __init__(self, copy: CopySegments) -> None:
-        self._chunks = _batches(copy.segments)
+        self._chunks = _read_batches(copy.segments)
         self.is_compacted = copy.cleaning.is_compacted
         self.cleaned_to = copy.cleaning.cleaned_to or 0
         self.rows = np.empty((_COLUMNS, 0), np.int64)
@@ -102,7 +107,7 @@ class _Copy:
         return self.rows.shape[1] == 0
 
     def fill(self) -> None:
-        """Read more if no batch is left."""
+        """Read the next chunk if all batches were consumed."""
         while self.is_empty():
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -112,9 +117,9 @@ class _Copy:
     def drop(self, count: int) -> None:
         if count:
             self.end_offset = int(self.rows[_LAST, count - 1]) + 1
-            marked = np.flatnonzero(self.rows[_IS_MARKED, :count])
-            if len(marked) and self.is_compacted is not False:
-                self.cleaned_to = max(self.cleaned_to, int(self.rows[_BASE, marked[-1]]))
+            marked_rows = np.flatnonzero(self.rows[_IS_MARKED, :count])
+            if len(marked_rows) and self.is_compacted is not False:
+                self.cleaned_to = max(self.cleaned_to, int(self.rows[_BASE, marked_rows[-1]]))
             self.rows = self.rows[:, count:]
             self.fill()
 
@@ -127,14 +132,17 @@ class _Copy:
                 return
 
     def first_bytes(self, count: int = 1) -> Bytes:
-        start = int(self.rows[_POSITION, 0]) - self._start
-        end = int(self.rows[_POSITION, count - 1] + self.rows[_SIZE, count - 1]) - self._start
-        return self._window[start:end]
+        start_bytes = int(self.rows[_POSITION, 0]) - self._start
+        end_bytes = int(self.rows[_POSITION, count - 1] + self.rows[_SIZE, count - 1]) - self._start
+        return self._window[start_bytes:end_bytes]
 
-    def lacks(self, other: _Copy, count: int) -> None:
+    def lacks(self, complete_copy: _Copy, count: int) -> None:
         """Record that this copy lacks the first batches of another copy."""
-        first, end = int(other.rows[_BASE, 0]), int(other.rows[_LAST, count - 1]) + 1
-        self.missing = [*self.unexplained(), (first, end, count)]
+        first_offset, end_offset = (
+            int(complete_copy.rows[_BASE, 0]),
+            int(complete_copy.rows[_LAST, count - 1]) + 1,
+        )
+        self.missing = [*self.unexplained(), (first_offset, end_offset, count)]
 
     def thin(self, records: int) -> None:
         if records and not self.thinned:
@@ -146,10 +154,12 @@ class _Copy:
 
         Each item is first offset, end offset, and number of batches.
         """
-        return [each for each in self.missing if each[1] > self.cleaned_to]
+        return [
+            missing_range for missing_range in self.missing if missing_range[1] > self.cleaned_to
+        ]
 
 
-def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Longs]]:
+def _read_batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Longs]]:
     for segment in segments:
         source = LogFileSource.of_segment(segment, verify_crc=False)
         for window, start, batches in source.windows():
@@ -174,156 +184,177 @@ def _batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int, Long
             yield window, start, rows
 
 
-def _compare(one: _Copy, other: _Copy, budget: DecompressionBudget) -> Classification:
-    start = 0
-    if not (one.is_empty() or other.is_empty()):
+def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget) -> Classification:
+    start_offset = 0
+    if not (first_copy.is_empty() or second_copy.is_empty()):
         # Retention may have deleted more of one copy.
-        start = max(int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0]))
-        for copy in (one, other):
-            copy.skip_to(start)
-        for copy in (one, other):
-            if copy.is_empty() and copy.end_offset < start:
+        start_offset = max(int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0]))
+        for copy in (first_copy, second_copy):
+            copy.skip_to(start_offset)
+        for copy in (first_copy, second_copy):
+            if copy.is_empty() and copy.end_offset < start_offset:
                 return Classification(
                     FileClass.GAP,
                     harmful=True,
-                    expected="copies with offsets in common",
-                    found=f"the copies share no offset: {copy.end_offset} to {start - 1} are in "
-                    "neither",
-                    effect="Records are missing in both, unless compaction has removed them.",
+                    expected="common offsets",
+                    found="the copies have no common offset, and neither copy has offsets "
+                    f"{copy.end_offset} to {start_offset - 1}",
+                    effect="Records are missing in both copies, unless compaction removed these "
+                    "records.",
                 )
-    while not (one.is_empty() or other.is_empty()):
-        count = min(one.rows.shape[1], other.rows.shape[1])
-        pairs = one.rows[_COMPARED, :count] != other.rows[_COMPARED, :count]
-        unequal = np.flatnonzero(pairs.any(axis=0))
-        same = int(unequal[0]) if len(unequal) else count
-        damaged = _unequal_bytes(one, other, same) if same else None
+    while not (first_copy.is_empty() or second_copy.is_empty()):
+        count = min(first_copy.rows.shape[1], second_copy.rows.shape[1])
+        is_unequal = first_copy.rows[_COMPARED, :count] != second_copy.rows[_COMPARED, :count]
+        unequal_rows = np.flatnonzero(is_unequal.any(axis=0))
+        equal_count = int(unequal_rows[0]) if len(unequal_rows) else count
+        damaged = (
+            _classify_unequal_bytes(first_copy, second_copy, equal_count) if equal_count else None
+        )
         if damaged is not None:
             return damaged
-        one.drop(same)
-        other.drop(same)
-        if same == count:
+        first_copy.drop(equal_count)
+        second_copy.drop(equal_count)
+        if equal_count == count:
             continue
-        bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
-        is_message = one.rows[_IS_MESSAGE, 0] or other.rows[_IS_MESSAGE, 0]
-        lacking = None
-        if bases[0] == bases[1] or is_message:
-            lacking = lacking_records(one.first_bytes(), other.first_bytes(), budget)
-        if lacking is not None:
-            one.thin(lacking[0])
-            other.thin(lacking[1])
-            one.is_rewritten = True
-            one.drop(1)
-            other.drop(1)
-        elif bases[0] != bases[1]:
-            _drop_missing(one, other, is_message=bool(is_message))
+        base_offsets = int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0])
+        is_message = first_copy.rows[_IS_MESSAGE, 0] or second_copy.rows[_IS_MESSAGE, 0]
+        lacking_counts = None
+        if base_offsets[0] == base_offsets[1] or is_message:
+            lacking_counts = count_lacking_records(
+                first_copy.first_bytes(), second_copy.first_bytes(), budget
+            )
+        if lacking_counts is not None:
+            first_copy.thin(lacking_counts[0])
+            second_copy.thin(lacking_counts[1])
+            first_copy.is_rewritten = True
+            first_copy.drop(1)
+            second_copy.drop(1)
+        elif base_offsets[0] != base_offsets[1]:
+            _drop_missing(first_copy, second_copy, is_message=bool(is_message))
         else:
-            epochs = f"{int(one.rows[_EPOCH, 0])} and {int(other.rows[_EPOCH, 0])}"
+            epochs = f"{int(first_copy.rows[_EPOCH, 0])} and {int(second_copy.rows[_EPOCH, 0])}"
             return Classification(
                 FileClass.DIVERGED,
                 harmful=True,
-                expected=f"one batch at offset {bases[0]}",
-                found=f"diverged at offset {bases[0]} under epochs {epochs}",
+                expected=f"equal batches at offset {base_offsets[0]}",
+                found=f"different batches at offset {base_offsets[0]}, with leader epochs {epochs}",
                 effect="Only one copy has the committed records: do not merge the copies.",
             )
-    return _classify_rest(one, other, start)
+    return _classify_undiverged(first_copy, second_copy, start_offset)
 
 
-def _unequal_bytes(one: _Copy, other: _Copy, count: int) -> Classification | None:
-    """Classify the first batches with equal headers and different bytes; None if all are equal."""
-    unequal = np.flatnonzero(one.first_bytes(count) != other.first_bytes(count))
-    if not len(unequal):
+def _classify_unequal_bytes(
+    first_copy: _Copy, second_copy: _Copy, count: int
+) -> Classification | None:
+    """Classify the first batch whose bytes differ although its header is equal; None if none."""
+    unequal_positions = np.flatnonzero(
+        first_copy.first_bytes(count) != second_copy.first_bytes(count)
+    )
+    if not len(unequal_positions):
         return None
-    at = int(unequal[0]) + int(one.rows[_POSITION, 0])
-    batch = int(np.searchsorted(one.rows[_POSITION, :count], at, side="right")) - 1
-    offset = int(one.rows[_BASE, batch])
+    position_bytes = int(unequal_positions[0]) + int(first_copy.rows[_POSITION, 0])
+    row = int(np.searchsorted(first_copy.rows[_POSITION, :count], position_bytes, side="right")) - 1
+    offset = int(first_copy.rows[_BASE, row])
     return Classification(
         FileClass.BAD_CRC,
         harmful=True,
-        expected=f"equal bytes in the batch at offset {offset}, as both checksums are equal",
-        found=f"other bytes in the batch at offset {offset}",
-        effect="One of the batches does not match its checksum: verify each copy.",
+        expected=f"equal bytes in the batch at offset {offset}, whose checksums are equal",
+        found=f"different bytes in the batch at offset {offset}",
+        effect="One of the two batches does not match its checksum: verify both copies.",
     )
 
 
-def _classify_rest(one: _Copy, other: _Copy, start: int) -> Classification:
+def _classify_undiverged(
+    first_copy: _Copy, second_copy: _Copy, start_offset: int
+) -> Classification:
     """Classify copies that did not diverge, reading them to their ends."""
-    ends = _end(one), _end(other)
-    lacking = [
-        f"{side} lacks {sum(count for *_, count in missing)} batches from offset {missing[0][0]} on"
-        for side, copy in ((_SECOND, other), (_FIRST, one))
-        if (missing := copy.unexplained())
-    ]
+    end_offsets = _read_end_offset(first_copy), _read_end_offset(second_copy)
+    lacking = []
+    for copy_name, copy in ((_SECOND, second_copy), (_FIRST, first_copy)):
+        if missing := copy.unexplained():
+            batches = plural(sum(count for *_, count in missing), "batch", "batches")
+            lacking.append(f"{copy_name} lacks {batches} from offset {missing[0][0]} on")
     if lacking:
-        where = "one copy" if len(lacking) == 1 else "both copies"
+        incomplete_copies = "one copy" if len(lacking) == 1 else "both copies"
         return Classification(
             FileClass.GAP,
             harmful=True,
             expected="the same batches in both copies",
             found="; ".join(lacking),
-            effect=f"Records are missing in {where}, unless compaction has removed them.",
+            effect=f"Records are missing in {incomplete_copies}, unless compaction removed these "
+            "records.",
         )
     thinned = [
-        f"{side} lacks {plural(copy.thinned, 'record')} inside batches from offset "
+        f"{copy_name} lacks {plural(copy.thinned, 'record')} inside batches from offset "
         f"{copy.thinned_from} on"
-        for side, copy in ((_SECOND, other), (_FIRST, one))
+        for copy_name, copy in ((_SECOND, second_copy), (_FIRST, first_copy))
         if copy.thinned
     ]
     if thinned:
-        known = {one.is_compacted, other.is_compacted}
+        compaction_states = {first_copy.is_compacted, second_copy.is_compacted}
         effects = {
             True: "Compaction removes records from batches.",
             None: "It is unknown without --metadata whether compaction removed the records.",
             False: "The records are lost: the topic is not compacted.",
         }
-        reason = next(each for each in (True, False, None) if each in known)
+        compaction_state = next(
+            is_compacted
+            for is_compacted in (True, False, None)
+            if is_compacted in compaction_states
+        )
         return Classification(
             FileClass.THINNED,
-            harmful=reason is False,
+            harmful=compaction_state is False,
             expected="the same records in both copies",
             found="; ".join(thinned),
-            effect=effects[reason],
+            effect=effects[compaction_state],
         )
-    if ends[0] == ends[1]:
-        was_cleaned = one.missing or other.missing or one.is_rewritten
-        cleaned = ", except for batches that compaction removed or rewrote" if was_cleaned else ""
-        found = f"equal from offset {start} up to offset {ends[0]}{cleaned}"
+    if end_offsets[0] == end_offsets[1]:
+        was_cleaned = first_copy.missing or second_copy.missing or first_copy.is_rewritten
+        exception = ", except for batches that compaction removed or rewrote" if was_cleaned else ""
+        comparison = f"equal from offset {start_offset} up to offset {end_offsets[0]}{exception}"
         return Classification(
-            FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=found
+            FileClass.EQUIVALENT if was_cleaned else FileClass.IDENTICAL, found=comparison
         )
     return Classification(
         FileClass.PREFIX,
-        expected=f"offset {max(ends)}",
-        found=f"{_FIRST if ends[0] < ends[1] else _SECOND} ends at offset {min(ends)}"
-        f"{'' if start < min(ends) else ': no offset is in both'}",
+        expected=f"offset {max(end_offsets)}",
+        found=f"{_FIRST if end_offsets[0] < end_offsets[1] else _SECOND} ends at offset "
+        f"{min(end_offsets)}"
+        f"{'' if start_offset < min(end_offsets) else ', and no offset is in both copies'}",
         effect="The shorter copy lacks the last batches of the other copy. All other batches are "
         "equal.",
     )
 
 
-def _drop_missing(one: _Copy, other: _Copy, *, is_message: bool) -> None:
+def _drop_missing(first_copy: _Copy, second_copy: _Copy, *, is_message: bool) -> None:
     """Consume batches of one copy up to the offset of the other copy's next batch."""
-    bases = int(one.rows[_BASE, 0]), int(other.rows[_BASE, 0])
-    ahead, behind = (other, one) if bases[0] < bases[1] else (one, other)
-    # The first offset of a compressed message is inside, so messages are compared one by one.
-    count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(bases)))
+    base_offsets = int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0])
+    ahead, behind = (
+        (second_copy, first_copy)
+        if base_offsets[0] < base_offsets[1]
+        else (first_copy, second_copy)
+    )
+    # The first offset of a compressed message is inside the message, so only one is consumed.
+    count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(base_offsets)))
     ahead.lacks(behind, count)
     behind.drop(count)
 
 
-def _end(copy: _Copy) -> int:
+def _read_end_offset(copy: _Copy) -> int:
     while not copy.is_empty():
         copy.drop(copy.rows.shape[1])
     return copy.end_offset
 
 
-def comparison_finding(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
-    """Return the row of a partition with two copies; an unreadable copy is a row too."""
+def compare_copies(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
+    """Return the row of a partition with two copies, which may be unreadable."""
     first, second = copies
     segment = (first.segments or second.segments)[-1]
-    row = finding_of(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
+    row = new_finding(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
     if not first.segments or not second.segments:
-        side = _SECOND if first.segments else _FIRST
-        effect = f"{side.capitalize()} does not have the partition."
+        copy_name = _SECOND if first.segments else _FIRST
+        effect = f"{copy_name.capitalize()} does not have the partition."
         return row.classified(Classification(FileClass.MISSING, harmful=True, effect=effect))
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     try:
@@ -336,9 +367,9 @@ def compare_partitions(
     workers: Workers, pairs: Sequence[tuple[CopySegments, CopySegments]]
 ) -> Iterator[Finding]:
     """Yield the rows of pairs of copies, in order."""
-    sizes = [sum(each.log_size_bytes for each in first.segments) for first, _ in pairs]
+    sizes = [sum(segment.log_size_bytes for segment in first.segments) for first, _ in pairs]
     return workers.run(
-        pairs, comparison_finding, sizes=sizes, what="compare {:,} partitions", ordered=True
+        pairs, compare_copies, sizes=sizes, what="compare {:,} partitions", ordered=True
     )
 
 
@@ -349,37 +380,46 @@ class _Batch(NamedTuple):
     records: dict[int, _Record]
 
 
-def lacking_records(
+def count_lacking_records(
     first: Bytes, second: Bytes, budget: DecompressionBudget
 ) -> tuple[int, int] | None:
-    """Return the number of records that each of two complete entries lacks and the other has.
+    """Count the records that the first entry lacks, and those that the second entry lacks.
 
-    None if they differ in more than the log cleaner changes.
+    Returns None if the entries differ in more than the log cleaner changes.
     """
     try:
-        one, other = _read(first, budget), _read(second, budget)
+        first_batch, second_batch = _decode_batch(first, budget), _decode_batch(second, budget)
     except KafkaIndexError:
         return None
-    if one is None or other is None:
+    if first_batch is None or second_batch is None:
         return None
-    common = one.records.keys() & other.records.keys()
-    if min(one.magic, other.magic) < MAGIC_RECORD_BATCH:
-        is_changed = one.magic != other.magic or one.records.keys() != other.records.keys()
-        may_be_one = bool(common) and is_changed
+    common_offsets = first_batch.records.keys() & second_batch.records.keys()
+    if min(first_batch.magic, second_batch.magic) < MAGIC_RECORD_BATCH:
+        is_changed = (
+            first_batch.magic != second_batch.magic
+            or first_batch.records.keys() != second_batch.records.keys()
+        )
+        may_be_rewritten = bool(common_offsets) and is_changed
     else:
-        may_be_one = one.fixed_fields == other.fixed_fields and (one.is_marked or other.is_marked)
-    if not may_be_one or any(one.records[offset] != other.records[offset] for offset in common):
+        may_be_rewritten = first_batch.fixed_fields == second_batch.fixed_fields and (
+            first_batch.is_marked or second_batch.is_marked
+        )
+    if not may_be_rewritten or any(
+        first_batch.records[offset] != second_batch.records[offset] for offset in common_offsets
+    ):
         return None
-    return len(other.records) - len(common), len(one.records) - len(common)
+    return len(second_batch.records) - len(common_offsets), len(first_batch.records) - len(
+        common_offsets
+    )
 
 
-def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
-    """Return an entry with its records; None if they cannot be read."""
+def _decode_batch(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
+    """Decode an entry; None if its records cannot be read."""
     records: dict[int, _Record] = {}
-    for found in decode_entry(entry, budget, _records, RecordParts.ALL):
-        if isinstance(found, BatchDamage):
+    for decoded in decode_entry(entry, budget, _records_by_offset, RecordParts.ALL):
+        if isinstance(decoded, BatchDamage):
             return None
-        records |= found
+        records |= decoded
     magic = int(entry[MAGIC_POSITION])
     if magic < MAGIC_RECORD_BATCH:
         return _Batch(magic, is_marked=False, fixed_fields=(), records=records)
@@ -395,7 +435,7 @@ def _read(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
     )
 
 
-def _records(chunk: RecordChunk) -> dict[int, _Record]:
+def _records_by_offset(chunk: RecordChunk) -> dict[int, _Record]:
     headers: list[tuple[object, object]] = []
     if chunk.has_headers:
         names, values = chunk.header_columns()
@@ -407,8 +447,8 @@ def _records(chunk: RecordChunk) -> dict[int, _Record]:
         for offset, timestamp, key, value, start, end in zip(
             chunk.offsets.tolist(),
             chunk.timestamps_ms.tolist(),
-            _values(chunk.keys),
-            _values(chunk.values),
+            _to_list(chunk.keys),
+            _to_list(chunk.values),
             starts,
             ends,
             strict=True,
@@ -416,5 +456,5 @@ def _records(chunk: RecordChunk) -> dict[int, _Record]:
     }
 
 
-def _values(column: pa.Array | None) -> list[object]:
+def _to_list(column: pa.Array | None) -> list[object]:
     return [] if column is None else column.to_pylist()

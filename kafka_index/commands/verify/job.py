@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kafka_index.commands.verify.copies import CopySegments, compare_partitions
 from kafka_index.commands.verify.partition import verify_partitions
@@ -44,35 +45,37 @@ def verify(
     are compared on Spark.
     """
     if request.against and engine.on_spark:
-        raise ConfigError("--against runs on the local engine")
+        raise ConfigError("--against requires the local engine")
     with reading_inputs(follow_links=request.follow_links) as unread:
         listing = list_logs(request.inputs, request.tiered, topics=request.topics)
         cluster, damage = _read_cluster(request, listing)
         dump = _Dump(request, listing, SegmentTable.from_files(listing.segments), cluster)
         skipped = [*listing.skipped]
-        found, partitions = FindingCounts(), []
+        finding_counts, partitions = FindingCounts(), []
         if request.against:
-            other = list_dump(request.against, topics=request.topics)
-            skipped += other.skipped
-            results = dump.compare(other, engine, listener or SILENT)
+            other_listing = list_dump(request.against, topics=request.topics)
+            skipped += other_listing.skipped
+            results = dump.compare(other_listing, engine, listener or SILENT)
         else:
             results = dump.verify(damage, engine, listener or SILENT)
         for partition, findings in results:
             rows = findings_table(findings)
-            found.add(rows)
+            finding_counts.add(rows)
             if report is not None:
                 report.write_table(rows)
             if partition is not None:
                 partitions.append(partition)
         if report is not None:
-            report.add_segments(each.rows() for each in dump.segments.partitions)
+            report.add_segments(partition.rows() for partition in dump.segments.partitions)
     return Verification(
-        found,
-        sorted(partitions, key=lambda one: (one.topic, one.partition)),
-        found.harmful_rows,
+        finding_counts,
+        sorted(partitions, key=attrgetter("topic", "partition")),
+        finding_counts.harmful_rows,
         dump.segments.total_bytes,
-        # A bad checkpoint has a row of its own.
-        unread_texts({path: one for path, one in unread.items() if one.reason != BAD_CHECKPOINT}),
+        # A bad checkpoint has its own row.
+        unread_texts(
+            {path: skip for path, skip in unread.items() if skip.reason != BAD_CHECKPOINT}
+        ),
         skipped_texts(skipped),
         None if request.topics is None else request.topics.pattern,
         request.fast,
@@ -85,9 +88,9 @@ def _read_cluster(
     request: VerifyRequest, listing: Listing
 ) -> tuple[FoundCluster, KafkaIndexError | None]:
     """Return the metadata of the cluster, and the first corruption of the metadata log."""
-    most = request.config.config.max_decompressed_bytes
+    max_bytes = request.config.config.max_decompressed_bytes
     try:
-        return find_cluster(request.metadata, listing.data_directories, most), None
+        return find_cluster(request.metadata, listing.data_directories, max_bytes), None
     except InputError as error:
         cause = error.__cause__
         if not isinstance(cause, KafkaIndexError) or is_retriable(cause):
@@ -116,16 +119,16 @@ class _Dump:
         `damage` is the corruption of the metadata log.
         """
         request, segments = self.request, self.segments
-        given = request.config
+        config = request.config
         settings = VerifySettings(
             system_clock() if request.now is None else request.now,
-            self.cluster.settings(given.config),
+            self.cluster.settings(config.config),
             None if request.indexes is None else index_root_of(request.indexes),
             request.fast,
             tiered=self.listing.tiered,
-            topics=known_topics(self.cluster, segments, given.properties),
+            topics=known_topics(self.cluster, segments, config.properties),
         )
-        yield None, root_findings(self.listing, settings, request.metadata, given.properties)
+        yield None, root_findings(self.listing, settings, request.metadata, config.properties)
         if damage is not None:
             yield None, [metadata_finding(request.metadata or "", damage)]
         listener.on_plan(len(segments), segments.total_bytes, ("segment", "segments"))
@@ -134,41 +137,45 @@ class _Dump:
             after_failure="the report has the verified partitions: run again",
             listener=listener,
             tasks=len(segments.partitions),
-            inputs=[each.directory for each in segments.partitions],
+            inputs=[partition.directory for partition in segments.partitions],
         ) as workers:
-            for each in verify_partitions(workers, segments, settings):
-                yield each.partition, each.findings
-                logs = sum(row.kind is FileKind.LOG for row in each.findings)
-                listener.on_done(logs, each.partition.log_bytes)
+            for result in verify_partitions(workers, segments, settings):
+                yield result.partition, result.findings
+                logs = sum(finding.kind is FileKind.LOG for finding in result.findings)
+                listener.on_done(logs, result.partition.log_bytes)
 
-    def compare(self, other: Listing, engine: Engine, listener: Listener) -> _Results:
+    def compare(self, other_listing: Listing, engine: Engine, listener: Listener) -> _Results:
         """Yield the finding of each partition of both copies."""
         topics = known_topics(self.cluster, self.segments, self.request.config.properties)
-        ours, theirs = (_by_partition(each, topics) for each in (self.listing, other))
+        first_copies = _list_copy(self.listing, topics)
+        second_copies = _list_copy(other_listing, topics)
         empty = CopySegments(())
         pairs = [
-            (ours.get(each, empty), theirs.get(each, empty)) for each in sorted({*ours, *theirs})
+            (first_copies.get(partition, empty), second_copies.get(partition, empty))
+            for partition in sorted({*first_copies, *second_copies})
         ]
         listener.on_plan(len(pairs), None, ("partition", "partitions"))
         with engine.start("verify", after_failure="run again", listener=listener) as workers:
-            for row in compare_partitions(workers, pairs):
-                yield None, [row]
+            for finding in compare_partitions(workers, pairs):
+                yield None, [finding]
                 listener.on_done(1)
 
 
-def _by_partition(
+def _list_copy(
     listing: Listing, topics: Mapping[str, KnownTopic]
 ) -> dict[TopicPartition, CopySegments]:
     roots = DataDirectories(tolerated=True)
 
-    def cleaning(each: PartitionSegments) -> Cleaning:
-        topic = topics.get(each.partition.topic)
+    def cleaning(partition: PartitionSegments) -> Cleaning:
+        topic = topics.get(partition.partition.topic)
         policy = None if topic is None else topic.cleanup_policy
-        checkpoint = roots.for_partition(each.directory).cleaned_to(each.partition)
-        known = topic is not None
-        return Cleaning.of(each.partition.topic, checkpoint, policy, is_topic_known=known)
+        checkpoint = roots.for_partition(partition.directory).cleaned_to(partition.partition)
+        is_topic_known = topic is not None
+        return Cleaning.of(
+            partition.partition.topic, checkpoint, policy, is_topic_known=is_topic_known
+        )
 
     return {
-        each.partition: CopySegments(each.files(), cleaning(each))
-        for each in SegmentTable.from_files(listing.segments).partitions
+        partition.partition: CopySegments(partition.files(), cleaning(partition))
+        for partition in SegmentTable.from_files(listing.segments).partitions
     }

@@ -39,8 +39,8 @@ class VerifyRequest(LogRequest):
     metadata: str | None = parameter(
         PathKind("DIR"),
         Group.INPUT,
-        "Metadata log directory, for topic IDs and the compacted topics.  [default: the one in "
-        "the input, if any]",
+        "Metadata log directory, for topic IDs and cleanup policies.  [default: the metadata log "
+        "in the input, if any]",
         default=None,
     )
     against: tuple[str, ...] = parameter(
@@ -73,13 +73,13 @@ class VerifyRequest(LogRequest):
 
     @property
     def next_command(self) -> str:
-        """The command to run if something harmful was found."""
+        """The command to run if a file or difference is harmful."""
         tiered = () if self.tiered is None else self.tiered.uris
         inputs = [f"--input {shlex.join(self.inputs)}"] if self.inputs else []
         inputs += [f"--tiered {shlex.quote(uri)}" for uri in tiered]
         if self.against:
-            copies = (" ".join(inputs), f"--input {shlex.join(self.against)}")
-            return "; ".join(f"kafka-index verify {each}" for each in copies)
+            input_options = (" ".join(inputs), f"--input {shlex.join(self.against)}")
+            return "; ".join(f"kafka-index verify {copy_inputs}" for copy_inputs in input_options)
         return f"kafka-index restore {' '.join(inputs)} --output NEW_DIRECTORY --salvage batches"
 
 
@@ -93,9 +93,10 @@ VERIFY = CommandSpec(
     be a URI. Logs, indexes, producer snapshots, leader epochs and the files in the root of the data
     directory are checked. Each log is read once, and no file is changed.
 
-    A file is identical if it has the bytes that `build` would write. It is equivalent if other
-    bytes are correct, too. It is harmful if a broker would lose or hide records, return wrong
-    results, or not start. The report states the effect of each harmful file.
+    A file is identical if it has the bytes that `build` would write. A file is equivalent if its
+    bytes differ, but are also correct. A file is harmful if a broker would lose records, make
+    records unreadable, return wrong results, or not start. The report has the effect of each
+    harmful file.
 
     `--fast` reads batch headers only, and does not verify checksums. `--against` compares the
     batches of two copies instead of verifying files.

@@ -31,7 +31,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.parameters import topics_text
 
 #: Number of rows of each list that a result keeps.
-_FIRST_ROWS = 20
+_MAX_ROWS = 20
 #: The command that shows more about a file.
 _DUMP = "kafka-index dump {path}"
 
@@ -52,7 +52,7 @@ class FileKind(StrEnum):
     COPY = "copy"
 
 
-def kind_of(suffix: str) -> FileKind:
+def to_file_kind(suffix: str) -> FileKind:
     return FileKind(suffix.removeprefix("."))
 
 
@@ -69,35 +69,35 @@ class FileClass(StrEnum):
 
     IDENTICAL = "identical", "the same bytes as a build writes"
     INTACT = "intact", "a log with valid batches and no missing offsets"
-    EQUIVALENT = "equivalent", "correct, with other bytes than a build writes"
+    EQUIVALENT = "equivalent", "correct, but with different bytes than a build writes"
     EMPTY = "empty", "a log without batches"
-    PREFIX = "prefix", "one copy is shorter, and equal up to its end"
+    PREFIX = "prefix", "one copy ends earlier, and is equal up to its end"
     THINNED = "thinned", "one copy lacks records inside batches"
     PADDED = "padded", "zeros follow the content"
     INCOMPLETE = "incomplete", "entries are missing"
-    MISSING = "missing", "does not exist"
-    ORPHAN = "orphan", "belongs to no segment"
-    LEFTOVER = "leftover", "left by an interrupted compaction, split or deletion"
-    STALE = "stale", "points beyond the log"
-    MISPLACED = "misplaced", "points between batches"
-    TOO_LOW = "too_low", "points past batches that a lookup needs"
-    FOREIGN = "foreign", "belongs to another segment"
+    MISSING = "missing", "the file does not exist"
+    ORPHAN = "orphan", "the file belongs to no segment"
+    LEFTOVER = "leftover", "an interrupted compaction, split or deletion left the file"
+    STALE = "stale", "an entry points beyond the log"
+    MISPLACED = "misplaced", "an entry points between batches"
+    TOO_LOW = "too_low", "an entry points past batches that a lookup needs"
+    FOREIGN = "foreign", "the file belongs to another segment or topic"
     CORRUPT = "corrupt", "content that no broker writes"
     TORN = "torn", "a log that ends inside a batch"
     BAD_CRC = "bad_crc", "a log with a CRC mismatch"
     GAP = "gap", "offsets are missing"
     OVERLAP = "overlap", "a log with offsets of another log"
     DIVERGED = "diverged", "the copies contain different batches"
-    UNREADABLE = "unreadable", "could not be read, or changed while it was read"
+    UNREADABLE = "unreadable", "the file could not be read, or changed while it was read"
 
 
 #: Meanings of classes for two copies, whose rows are partitions.
-_MEANINGS_OF_COPIES = {
+_COPY_MEANINGS = {
     FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
     FileClass.EQUIVALENT: "identical, except for batches that the log cleaner removed or rewrote",
     FileClass.BAD_CRC: "different bytes with the same checksum",
 }
-_GOOD = (FileClass.IDENTICAL, FileClass.INTACT, FileClass.EQUIVALENT, FileClass.PREFIX)
+_GOOD_CLASSES = (FileClass.IDENTICAL, FileClass.INTACT, FileClass.EQUIVALENT, FileClass.PREFIX)
 
 
 #: The effect of a file on which a broker fails.
@@ -111,13 +111,13 @@ class Finding:
     Parameters
     ----------
     topic, partition, segment_base_offset
-        The owner of the file; None for files at the root of a data directory.
+        The segment or partition of the file; None for files at the root of a data directory.
     path : str
         The file, or for a partition its directory.
     kind : FileKind
         The kind of file.
     file_class : FileClass
-        Its class.
+        The class of the file.
     harmful : bool
         Whether a broker that starts on the directory loses records, makes records unreadable,
         returns wrong results, or does not start, because of this file.
@@ -128,7 +128,7 @@ class Finding:
     expected, found : str, optional
         The expected and the actual content.
     effect : str, optional
-        The effect on a broker that starts on the file, in one sentence.
+        The effect on a broker that starts on the directory.
     retriable : bool
         The file could not be read because of permission, disk, memory or a concurrent change.
     """
@@ -159,7 +159,7 @@ class Finding:
         return replace(self, **{name: getattr(classification, name) for name in names})
 
     def unread(
-        self, why: str | None, *, retriable: bool, position_bytes: int | None = None
+        self, reason: str | None, *, retriable: bool, position_bytes: int | None = None
     ) -> Self:
         """Return a copy of this finding with class ``unreadable``."""
         return replace(
@@ -167,7 +167,7 @@ class Finding:
             file_class=FileClass.UNREADABLE,
             harmful=not retriable,
             position_bytes=position_bytes,
-            found=why,
+            found=reason,
             effect="The file was not verified.",
             retriable=retriable,
         )
@@ -187,12 +187,12 @@ class Finding:
             harmful=True,
             position_bytes=error.position_bytes,
             expected=error.expected,
-            found=found_by(error),
+            found=format_error_content(error),
             effect=effect,
         )
 
 
-def finding_of(
+def new_finding(
     owner: TopicPartition | SegmentFile,
     path: str,
     kind: FileKind,
@@ -217,7 +217,7 @@ class Classification:
     effect: str | None = None
 
 
-def found_by(error: KafkaIndexError) -> str:
+def format_error_content(error: KafkaIndexError) -> str:
     """Return the message of an error, with the actual content."""
     return ": ".join(filter(None, (error.message, error.found)))
 
@@ -231,7 +231,7 @@ class LostRange:
     first_offset : int
         The first lost offset.
     end_offset : int or None
-        The offset after the last one; None if a corruption makes it unknown.
+        The offset after the last lost offset; None if a corruption makes it unknown.
     segment_base_offset : int
         The segment in which the loss was found.
     position_bytes : int
@@ -320,13 +320,13 @@ VERIFY_REPORT = ReportSpec(
         "files",
         ("class",),
         {
-            each.value: Meaning(
-                GOOD if each in _GOOD else NOTABLE,
-                each.explained,
+            file_class.value: Meaning(
+                GOOD if file_class in _GOOD_CLASSES else NOTABLE,
+                file_class.explained,
                 # A missing file cannot be dumped.
-                None if each is FileClass.MISSING else _DUMP,
+                None if file_class is FileClass.MISSING else _DUMP,
             )
-            for each in FileClass
+            for file_class in FileClass
         },
         units="kind",
         unit_values=tuple(kind.value for kind in FileKind if kind is not FileKind.PARTITION),
@@ -335,19 +335,19 @@ VERIFY_REPORT = ReportSpec(
     is_streamed=True,
 )
 #: Attributes of `Finding` that have another name than their column.
-_CLASS = {"class": "file_class"}
+_ATTRIBUTES = {"class": "file_class"}
 
 
 def findings_table(findings: Iterable[Finding]) -> pa.Table:
     rows = list(findings)
     columns = {
-        name: [_plain(getattr(row, _CLASS.get(name, name))) for row in rows]
+        name: [_to_plain_value(getattr(row, _ATTRIBUTES.get(name, name))) for row in rows]
         for name in VERIFY_SCHEMA.names
     }
     return pa.table(columns, schema=VERIFY_SCHEMA)
 
 
-def _plain(value: object) -> object:
+def _to_plain_value(value: object) -> object:
     if isinstance(value, StrEnum):
         return value.value
     # A path may contain bytes that are not UTF-8.
@@ -361,7 +361,7 @@ class FindingCounts:
     Attributes
     ----------
     files, harmful : Counter of str
-        The rows of files, or of compared partitions, by class; and the harmful ones.
+        All rows and harmful rows by class; rows of files, or of compared partitions.
     retriable : int
         The rows that could not be read because of the environment.
     is_comparison : bool
@@ -390,8 +390,8 @@ class FindingCounts:
         partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
         self.is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
         self._partitions += partitions.num_rows
-        self._harmful_partitions += _count(partitions["harmful"])
-        self.logs_only += _count(pc.equal(files["found"], "logs only"))
+        self._harmful_partitions += _count_true(partitions["harmful"])
+        self.logs_only += _count_true(pc.equal(files["found"], "logs only"))
         unread = files.filter(files["retriable"])
         has_files = bool(unread.num_rows) and not self.is_comparison
         if not unread.num_rows:
@@ -405,9 +405,9 @@ class FindingCounts:
         is_harmful = rows["harmful"]
         is_thinned = pc.equal(rows["class"], FileClass.THINNED.value)
         thinned = rows.filter(pc.and_(is_thinned, pc.invert(is_harmful)))
-        self.harmful_rows = _first(self.harmful_rows, rows.filter(is_harmful))
-        self.thinned_rows = _first(self.thinned_rows, thinned)
-        self.unread_rows = _first(self.unread_rows, unread)
+        self.harmful_rows = _extend_rows(self.harmful_rows, rows.filter(is_harmful))
+        self.thinned_rows = _extend_rows(self.thinned_rows, thinned)
+        self.unread_rows = _extend_rows(self.unread_rows, unread)
 
     @property
     def partitions(self) -> int:
@@ -417,8 +417,8 @@ class FindingCounts:
     @property
     def unread(self) -> str:
         """The number of files and partitions that could not be read."""
-        partitions = self._unread_partitions
-        counts = ((self.retriable - partitions, "file"), (partitions, "partition"))
+        partition_count = self._unread_partitions
+        counts = ((self.retriable - partition_count, "file"), (partition_count, "partition"))
         return " and ".join(plural(count, noun) for count, noun in counts if count)
 
     @property
@@ -434,38 +434,44 @@ class FindingCounts:
     @property
     def harm(self) -> str:
         """The number of harmful files or differences, and of their partitions."""
-        where = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
+        scope = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
         if self.is_comparison:
-            return f"harmful differences {where}"
-        files = plural(self.harmful.total(), "harmful file")
-        return f"{files} {where}" if self.harmful_partitions else files
+            return f"harmful differences {scope}"
+        file_count = plural(self.harmful.total(), "harmful file")
+        return f"{file_count} {scope}" if self.harmful_partitions else file_count
 
 
-def _count(column: pa.ChunkedArray) -> int:
+def _count_true(column: pa.ChunkedArray) -> int:
     return pc.sum(column).as_py() or 0
 
 
-def _first(before: pa.Table, rows: pa.Table) -> pa.Table:
-    more = rows.slice(0, _FIRST_ROWS - before.num_rows)
-    return pa.concat_tables([before, more]).combine_chunks() if more.num_rows else before
+def _extend_rows(previous_rows: pa.Table, rows: pa.Table) -> pa.Table:
+    new_rows = rows.slice(0, _MAX_ROWS - previous_rows.num_rows)
+    return (
+        pa.concat_tables([previous_rows, new_rows]).combine_chunks()
+        if new_rows.num_rows
+        else previous_rows
+    )
 
 
-def _lost_text(partitions: Iterable[VerifiedPartition]) -> str:
-    offsets, has_more = 0, False
+def _format_lost_offsets(partitions: Iterable[VerifiedPartition]) -> str:
+    lost_count, has_more = 0, False
     for partition in partitions:
         counted_to = 0
-        # A gap that starts at a corrupt log end has the end that the corruption lacks.
-        ranges = sorted(partition.lost, key=lambda one: (one.first_offset, one.end_offset is None))
-        for lost in ranges:
-            if lost.end_offset is None:
-                has_more |= lost.first_offset >= counted_to
-            elif lost.end_offset > counted_to:
-                offsets += lost.end_offset - max(lost.first_offset, counted_to)
-                counted_to = lost.end_offset
-    if not offsets:
+        # A gap that starts at a corrupt log end has the end offset that the corruption lacks.
+        ranges = sorted(
+            partition.lost, key=lambda lost: (lost.first_offset, lost.end_offset is None)
+        )
+        for lost_range in ranges:
+            if lost_range.end_offset is None:
+                has_more |= lost_range.first_offset >= counted_to
+            elif lost_range.end_offset > counted_to:
+                lost_count += lost_range.end_offset - max(lost_range.first_offset, counted_to)
+                counted_to = lost_range.end_offset
+    if not lost_count:
         return ""
-    least = "at least " if has_more else ""
-    return f"; {least}{plural(offsets, 'offset')} missing or unreadable"
+    qualifier = "at least " if has_more else ""
+    return f"; {qualifier}{plural(lost_count, 'offset')} missing or unreadable"
 
 
 @dataclass(frozen=True, repr=False)
@@ -487,7 +493,7 @@ class Verification(Result):
     skipped : tuple of (str, str)
         Input entries that a broker would not load, with reasons.
     topics : str or None
-        The pattern of the verified topics; None for all.
+        The pattern of the verified topics; None for all topics.
     is_fast : bool
         Whether only the headers of batches were read.
     metadata_fault : str or None
@@ -517,7 +523,7 @@ class Verification(Result):
         """The rows of `to_arrow` as objects."""
         return [
             Finding(
-                **{_CLASS.get(name, name): value for name, value in row.items()}
+                **{_ATTRIBUTES.get(name, name): value for name, value in row.items()}
                 | {"kind": FileKind(row["kind"]), "file_class": FileClass(row["class"])}
             )
             for row in self.to_arrow().to_pylist()
@@ -526,19 +532,25 @@ class Verification(Result):
     @property
     def headline(self) -> str:
         """Harmful files, unread data, and lost offsets."""
-        found = self.found
-        if found.is_harmful:
-            text = found.harm
+        finding_counts = self.found
+        if finding_counts.is_harmful:
+            conclusion = finding_counts.harm
         else:
-            text = "nothing harmful was found"
-            if found.retriable or self.unread:
-                text = "verification is incomplete"
-            elif found.is_comparison:
-                text = "no harmful difference was found"
-            text += f" in {plural(found.partitions, 'partition')}" if found.partitions else ""
-        where = topics_text(self.topics)
-        unread = f", {found.unread} could not be read" if found.retriable else ""
-        return f"{text}{where}{unread}{_lost_text(self.partitions)}"
+            conclusion = "nothing harmful was found"
+            if finding_counts.retriable or self.unread:
+                conclusion = "verification is incomplete"
+            elif finding_counts.is_comparison:
+                conclusion = "no harmful difference was found"
+            conclusion += (
+                f" in {plural(finding_counts.partitions, 'partition')}"
+                if finding_counts.partitions
+                else ""
+            )
+        topics = topics_text(self.topics)
+        unread_text = (
+            f", {finding_counts.unread} could not be read" if finding_counts.retriable else ""
+        )
+        return f"{conclusion}{topics}{unread_text}{_format_lost_offsets(self.partitions)}"
 
     @property
     def outcome(self) -> RunOutcome:
@@ -550,12 +562,12 @@ class Verification(Result):
     @property
     def counts(self) -> Mapping[str, int]:
         """Files by class, harmful files, partitions and harmful partitions."""
-        found = self.found
+        finding_counts = self.found
         return {
-            **{f"files_{name}": count for name, count in found.files.items()},
-            "files_harmful": found.harmful.total(),
-            "partitions": found.partitions,
-            "partitions_harmful": found.harmful_partitions,
+            **{f"files_{name}": count for name, count in finding_counts.files.items()},
+            "files_harmful": finding_counts.harmful.total(),
+            "partitions": finding_counts.partitions,
+            "partitions_harmful": finding_counts.harmful_partitions,
         }
 
     @property
@@ -566,7 +578,7 @@ class Verification(Result):
     @property
     def missing_offsets(self) -> MissingOffsets:
         """The missing offsets that compaction does not explain."""
-        return MissingOffsets.joined(one.missing_offsets for one in self.partitions)
+        return MissingOffsets.joined(partition.missing_offsets for partition in self.partitions)
 
     @property
     def status_header(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -576,80 +588,89 @@ class Verification(Result):
     @property
     def statuses(self) -> list[Status]:
         """The number of files or compared partitions by class, and of harmful ones."""
-        found = self.found
-        meanings = _MEANINGS_OF_COPIES if found.is_comparison else {}
+        finding_counts = self.found
+        meanings = _COPY_MEANINGS if finding_counts.is_comparison else {}
         return [
             Status(
-                each.value,
-                (found.files[each], found.harmful[each]),
-                BAD if found.harmful[each] else GOOD if each in _GOOD else NOTABLE,
-                meanings.get(each, each.explained),
+                file_class.value,
+                (finding_counts.files[file_class], finding_counts.harmful[file_class]),
+                BAD
+                if finding_counts.harmful[file_class]
+                else GOOD
+                if file_class in _GOOD_CLASSES
+                else NOTABLE,
+                meanings.get(file_class, file_class.explained),
             )
-            for each in FileClass
-            if found.files[each]
+            for file_class in FileClass
+            if finding_counts.files[file_class]
         ]
 
     @property
     def facts(self) -> list[str]:
         """The scope of the verification, and what it does not detect."""
-        found, lines = self.found, []
-        partitions = plural(found.partitions, "partition")
-        done = "compared" if found.is_comparison else "verified"
+        finding_counts, lines = self.found, []
+        partitions = plural(finding_counts.partitions, "partition")
+        action = "compared" if finding_counts.is_comparison else "verified"
         size = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
-        lines.append(f"{partitions} {done}{size}")
-        if found.logs_only:
+        lines.append(f"{partitions} {action}{size}")
+        if finding_counts.logs_only:
             lines.append(
-                f"{plural(found.logs_only, 'partition has', 'partitions have')} logs only: a "
-                "broker reads them completely and rebuilds the other files"
+                f"{plural(finding_counts.logs_only, 'partition has', 'partitions have')} only "
+                "logs: a broker reads all logs, and rebuilds the other files"
             )
         if self.metadata_fault is not None:
             lines.append(
-                "the metadata log is damaged, so it is unknown which topics are compacted: "
+                "the metadata log is corrupt, and the compacted topics are unknown: "
                 f"{self.metadata_fault}"
             )
-        if found.is_comparison:
+        if finding_counts.is_comparison:
             lines.append(
-                "checksums were not verified: damage that is the same in both copies is not "
-                "detected (run verify on each copy)"
+                "checksums were not verified: equal damage in both copies is not detected (run "
+                "verify on each copy)"
             )
         elif self.is_fast:
             lines.append(
-                "--fast reads headers only: it detects neither a wrong checksum nor a change "
-                "inside records"
+                "--fast reads headers only, and detects neither wrong checksums nor changes inside "
+                "records"
             )
         return lines
 
     @property
     def sections(self) -> list[Section]:
         """Timestamps in the future, thinned batches, unreadable files, and harmful files."""
-        found = self.found
-        future: dict[str, tuple[int, int]] = {}
-        for one in self.partitions:
-            if one.future_segments:
-                segments, size_bytes = future.get(one.topic, (0, 0))
-                future[one.topic] = segments + one.future_segments, size_bytes + one.future_bytes
+        finding_counts = self.found
+        future_by_topic: dict[str, tuple[int, int]] = {}
+        for partition in self.partitions:
+            if partition.future_segments:
+                segments, size_bytes = future_by_topic.get(partition.topic, (0, 0))
+                future_by_topic[partition.topic] = (
+                    segments + partition.future_segments,
+                    size_bytes + partition.future_bytes,
+                )
         future_lines = [
             f"{topic}: {plural(segments, 'segment')}, {format_bytes(size_bytes)}"
-            for topic, (segments, size_bytes) in sorted(future.items())
+            for topic, (segments, size_bytes) in sorted(future_by_topic.items())
         ]
-        harmful = found.harmful.total()
-        if not found.is_comparison:
-            harmful += found.harmful_partitions
+        harmful_count = finding_counts.harmful.total()
+        if not finding_counts.is_comparison:
+            harmful_count += finding_counts.harmful_partitions
         return [
             Section("timestamps in the future delay retention by time:", future_lines),
-            Section("records are missing inside batches:", _row_lines(found.thinned_rows)),
             Section(
-                f"{found.harm}:",
-                _row_lines(found.harmful_rows),
+                "records are missing inside batches:", _format_rows(finding_counts.thinned_rows)
+            ),
+            Section(
+                f"{finding_counts.harm}:",
+                _format_rows(finding_counts.harmful_rows),
                 BAD,
-                total=harmful,
+                total=harmful_count,
                 after=" rows in the report",
             ),
             Section(
-                "could not be read, or changed while it was read:",
-                _row_lines(found.unread_rows),
+                "files that could not be read, or changed while they were read:",
+                _format_rows(finding_counts.unread_rows),
                 BAD,
-                total=found.retriable,
+                total=finding_counts.retriable,
             ),
         ]
 
@@ -671,27 +692,27 @@ class Verification(Result):
         return self.rows.take(pc.sort_indices(keys, order))
 
     def _shown(self) -> pa.Table:
-        """Return the harmful rows, or all if none is harmful."""
+        """Return the harmful rows, or all rows if none is harmful."""
         rows = self.to_arrow()
-        harmful = rows.filter(rows["harmful"])
-        shown = harmful if harmful.num_rows else rows
-        return shown.select(["class", "path", "kind", "position_bytes", "found", "effect"])
+        harmful_rows = rows.filter(rows["harmful"])
+        displayed_rows = harmful_rows if harmful_rows.num_rows else rows
+        return displayed_rows.select(["class", "path", "kind", "position_bytes", "found", "effect"])
 
 
-def _row_lines(rows: pa.Table) -> list[str]:
-    return list(map(_row_line, rows.to_pylist()))
+def _format_rows(rows: pa.Table) -> list[str]:
+    return list(map(_format_row, rows.to_pylist()))
 
 
-def _row_line(row: Mapping[str, object]) -> str:
-    place = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
-    what = f"{row['kind']}: {row['class']}{place}"
-    found = "" if row["found"] is None else f": {_found_text(row)}"
+def _format_row(row: Mapping[str, object]) -> str:
+    position = "" if row["position_bytes"] is None else f" at byte {row['position_bytes']}"
+    description = f"{row['kind']}: {row['class']}{position}"
+    content = "" if row["found"] is None else f": {_format_content(row)}"
     effect = "" if row["effect"] is None else f". {row['effect']}"
-    return f"{shown_path(str(row['path']))}: {what}{found}{effect}"
+    return f"{shown_path(str(row['path']))}: {description}{content}{effect}"
 
 
-def _found_text(row: Mapping[str, object]) -> str:
-    """Return the actual content, with the expected content unless the text is clear without it."""
+def _format_content(row: Mapping[str, object]) -> str:
+    """Return the actual content; with the expected content, except for gaps and partitions."""
     is_clear = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
     if row["expected"] is None or is_clear:
         return str(row["found"])

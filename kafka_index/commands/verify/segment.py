@@ -14,7 +14,7 @@ from kafka_index.commands.verify.result import (
     FileClass,
     FileKind,
     Finding,
-    finding_of,
+    new_finding,
 )
 from kafka_index.commands.verify.settings import VerifySettings
 from kafka_index.core.errors import CorruptLogError, InputError, KafkaIndexError, is_retriable
@@ -61,22 +61,22 @@ from kafka_index.core.records.batch_table import (
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import open_records
 
-_REBUILT = "A broker that starts here recovers the segment and rebuilds the file."
+_FILE_REBUILT = "At startup, a broker recovers the segment and rebuilds the file."
 
 IDENTICAL = Classification(FileClass.IDENTICAL)
 NOT_CHECKED = Classification(
-    FileClass.EQUIVALENT, found="not checked: a log before this file is damaged"
+    FileClass.EQUIVALENT, found="not compared, because an earlier log is corrupt"
 )
 
 _OFFSET_EFFECTS = {
     FileClass.PADDED: "Lookups in the index are correct, but slower.",
     FileClass.INCOMPLETE: "Lookups in the index are correct, but slower.",
-    FileClass.STALE: "A fetch from this entry finds nothing, and later appends can fail.",
+    FileClass.STALE: "A fetch from this entry finds no batch, and later appends can fail.",
     FileClass.MISPLACED: "A consumer that fetches from this entry is stuck, or skips records "
     "silently.",
     FileClass.TOO_LOW: "Consumers skip the records before the batch of the entry silently.",
     FileClass.FOREIGN: "Fetches return no batch, or the wrong batch.",
-    FileClass.CORRUPT: "Lookups return wrong positions, or scan the header_facts segment.",
+    FileClass.CORRUPT: "Lookups return wrong positions, or scan the complete segment.",
 }
 _TIME_EFFECTS = {
     FileClass.PADDED: "The largest timestamp of the segment reads as 0: retention deletes the "
@@ -88,12 +88,12 @@ _TIME_EFFECTS = {
     FileClass.FOREIGN: "Lookups by time find the wrong record, and retention uses a wrong time.",
     FileClass.CORRUPT: "Lookups by time return wrong results, and retention uses a wrong time.",
 }
-_SHORT_LAST = (
+_WRONG_LOG_END = (
     "A broker reads the segment's base offset as the log end: all records of the segment are "
-    "hidden, and new records reuse their offsets."
+    "unreadable, and new records reuse the same offsets."
 )
 
-_REBUILDS_SEGMENT = "A broker that starts here recovers the segment and rebuilds its indexes."
+_SEGMENT_REBUILT = "At startup, a broker recovers the segment and rebuilds its indexes."
 
 #: Returns whether batches of a producer's transactions exist in a range of offsets.
 HasData = Callable[[int, int, int], bool]
@@ -101,10 +101,16 @@ HasData = Callable[[int, int, int], bool]
 
 @dataclass(frozen=True, slots=True)
 class SegmentStartup:
-    """How a starting broker treats a segment.
+    """Treatment of a segment at startup.
 
-    `is_last`: it is the active segment. `is_recovered`: its indexes are rebuilt. `is_clean`: the
-    data directory has a clean shutdown file.
+    Attributes
+    ----------
+    is_last
+        Whether it is the active segment.
+    is_recovered
+        Whether its indexes are rebuilt.
+    is_clean
+        Whether the data directory has a clean shutdown file.
     """
 
     is_last: bool
@@ -115,15 +121,21 @@ class SegmentStartup:
         """Return the classification of an index file, harmless if startup rebuilds it."""
         if not self.is_recovered or classification.file_class is FileClass.IDENTICAL:
             return classification
-        return replace(classification, harmful=False, effect=_REBUILT)
+        return replace(classification, harmful=False, effect=_FILE_REBUILT)
 
 
 @dataclass(frozen=True, slots=True)
 class _EntryRules:
     """The rules of a kind of index.
 
-    `size` is the size of an entry in bytes. If `is_tail_harmful`, zeros and incomplete entries
-    after the entries are harmful.
+    Attributes
+    ----------
+    size
+        Size of an entry in bytes.
+    effects
+        Effect of each class on a broker.
+    is_tail_harmful
+        Whether zeros and incomplete entries after the entries are harmful.
     """
 
     size: int
@@ -154,12 +166,12 @@ def classify_index(
     classification = _classify_mismatch(entries, mismatch, rules)
     if classification is None or classification.file_class is FileClass.INCOMPLETE:
         if entries.torn_bytes:
-            classification = _torn(data, entries, rules)
+            classification = _classify_torn(data, entries, rules)
         elif entries.padding:
-            classification = _padded(entries, rules)
+            classification = _classify_padded(entries, rules)
     elif kind is FileKind.INDEX and mismatch and classification.file_class is FileClass.STALE:
-        classification = _stale_offsets(classification, mismatch, startup)
-    return startup.unless_rebuilt(classification or _shorter_or_valid(data, built, rules))
+        classification = _classify_stale(classification, mismatch, startup)
+    return startup.unless_rebuilt(classification or _classify_matching(data, built, rules))
 
 
 def _classify_mismatch(
@@ -167,11 +179,11 @@ def _classify_mismatch(
 ) -> Classification | None:
     if entries.disorder is not None:
         file_class, entry = FileClass.CORRUPT, entries.disorder
-        expected = "an entry above the one before"
-        found = f"offset {int(entries.offsets[entry])}"
+        expected = "an offset above the previous entry"
+        found_text = f"offset {int(entries.offsets[entry])}"
     elif mismatch is not None:
         file_class, entry = FileClass(mismatch.fault), mismatch.entry
-        expected, found = mismatch.expected, mismatch.found
+        expected, found_text = mismatch.expected, mismatch.found
     else:
         return None
     return Classification(
@@ -180,17 +192,17 @@ def _classify_mismatch(
         position_bytes=entry * rules.size,
         entry=entry,
         expected=expected,
-        found=found,
+        found=found_text,
         effect=rules.effects[file_class],
     )
 
 
-def _stale_offsets(
+def _classify_stale(
     classification: Classification, mismatch: IndexMismatch, startup: SegmentStartup
 ) -> Classification:
     """Classify entries after the log end, from which a broker may read a wrong log end."""
     if startup.is_last:
-        return replace(classification, effect=_SHORT_LAST)
+        return replace(classification, effect=_WRONG_LOG_END)
     if mismatch.expected.startswith("an offset"):
         # Lookups of later offsets use later segments, never these entries.
         effect = "Lookups in the index are correct: no offset of the segment uses these entries."
@@ -198,7 +210,7 @@ def _stale_offsets(
     return classification
 
 
-def _torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
+def _classify_torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
     complete_bytes = len(data) - entries.torn_bytes
     return Classification(
         FileClass.CORRUPT,
@@ -211,46 +223,46 @@ def _torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Classifica
     )
 
 
-def _padded(entries: StoredEntries, rules: _EntryRules) -> Classification:
-    used = len(entries.offsets)
+def _classify_padded(entries: StoredEntries, rules: _EntryRules) -> Classification:
+    entry_count = len(entries.offsets)
     return Classification(
         FileClass.PADDED,
         rules.is_tail_harmful,
-        used * rules.size,
-        used,
-        expected=f"{used} entries",
-        found=f"{used} entries, then {entries.padding} of zeros",
+        entry_count * rules.size,
+        entry_count,
+        expected=f"{entry_count} entries",
+        found=f"{entry_count} entries, then {entries.padding} zero entries",
         effect=rules.effects[FileClass.PADDED],
     )
 
 
-def _shorter_or_valid(data: bytes, built: bytes | None, rules: _EntryRules) -> Classification:
+def _classify_matching(data: bytes, built: bytes | None, rules: _EntryRules) -> Classification:
     """Classify entries that all match the log: a prefix of the built entries, or other entries."""
     if built is None:
         return Classification(
             FileClass.EQUIVALENT, found="all entries match the batch headers of the log"
         )
-    size = rules.size
+    entry_bytes = rules.size
     if len(data) < len(built) and built.startswith(data):
         return Classification(
             FileClass.INCOMPLETE,
             position_bytes=len(data),
-            entry=len(data) // size,
-            expected=f"{len(built) // size} entries",
-            found=f"{len(data) // size}",
+            entry=len(data) // entry_bytes,
+            expected=f"{len(built) // entry_bytes} entries",
+            found=f"{len(data) // entry_bytes}",
             effect=rules.effects[FileClass.INCOMPLETE],
         )
-    shared = min(len(data), len(built))
-    unequal = np.flatnonzero(
-        np.frombuffer(data, np.uint8, shared) != np.frombuffer(built, np.uint8, shared)
+    shared_bytes = min(len(data), len(built))
+    unequal_positions = np.flatnonzero(
+        np.frombuffer(data, np.uint8, shared_bytes) != np.frombuffer(built, np.uint8, shared_bytes)
     )
-    first = int(unequal[0]) if len(unequal) else shared
+    first_unequal = int(unequal_positions[0]) if len(unequal_positions) else shared_bytes
     return Classification(
         FileClass.EQUIVALENT,
-        position_bytes=first,
-        entry=first // size,
-        expected=f"the {len(built) // size} entries of a rebuild",
-        found=f"{len(data) // size} entries that also match the log",
+        position_bytes=first_unequal,
+        entry=first_unequal // entry_bytes,
+        expected=f"the {len(built) // entry_bytes} entries of a rebuild",
+        found=f"{len(data) // entry_bytes} entries that also match the log",
     )
 
 
@@ -266,29 +278,29 @@ def classify_transaction_index(
 ) -> Classification:
     """Classify a ``.txnindex``, compared with the built one if it is known.
 
-    `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_known`: the producers
-    before the segment are known.
+    `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_known` is True if the
+    producers before the segment are known.
     """
-    size = ABORTED_TXN.itemsize
-    entries = np.frombuffer(data, ABORTED_TXN, len(data) // size)
-    unknown = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
-    low = np.flatnonzero(entries["last_offset"] < base_offset)
-    if len(unknown) and not (len(low) and low[0] < unknown[0]):
-        return _at(
+    entry_bytes = ABORTED_TXN.itemsize
+    entries = np.frombuffer(data, ABORTED_TXN, len(data) // entry_bytes)
+    unknown_versions = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
+    low_offsets = np.flatnonzero(entries["last_offset"] < base_offset)
+    if len(unknown_versions) and not (len(low_offsets) and low_offsets[0] < unknown_versions[0]):
+        return _classify_entry(
             FileClass.CORRUPT,
-            int(unknown[0]),
+            int(unknown_versions[0]),
             f"version {ABORTED_TXN_VERSION}",
-            f"version {int(entry_versions(entries)[unknown[0]])}",
+            f"version {int(entry_versions(entries)[unknown_versions[0]])}",
             "A broker that loads the segment exits.",
             harmful=True,
         )
-    if len(low):
-        return _at(
+    if len(low_offsets):
+        return _classify_entry(
             FileClass.CORRUPT,
-            int(low[0]),
+            int(low_offsets[0]),
             f"a last offset of {base_offset} or more",
-            f"{int(entries['last_offset'][low[0]])}",
-            _REBUILDS_SEGMENT,
+            f"{int(entries['last_offset'][low_offsets[0]])}",
+            _SEGMENT_REBUILT,
         )
     if data == built:
         return IDENTICAL
@@ -297,28 +309,28 @@ def classify_transaction_index(
     difference = compare_aborted_txns(
         entries, np.frombuffer(built, ABORTED_TXN), has_data, next_start
     )
-    classification = Classification(FileClass.EQUIVALENT, found="the same transactions")
+    classification = Classification(FileClass.EQUIVALENT, found="the same aborted transactions")
     if difference is not None:
-        classification = _at(
-            _class_of(difference, len(entries)),
+        classification = _classify_entry(
+            _txn_file_class(difference, len(entries)),
             difference.entry,
             difference.expected,
             difference.found,
             difference.fault.effect,
             harmful=True,
         )
-    elif torn_bytes := len(data) % size:
-        classification = _at(
+    elif torn_bytes := len(data) % entry_bytes:
+        classification = _classify_entry(
             FileClass.CORRUPT,
             len(entries),
-            f"a multiple of {size} bytes",
-            f"{torn_bytes} more",
-            "Lookups skip the incomplete entry, but no entry can be appended after it.",
+            f"a multiple of {entry_bytes} bytes",
+            f"{torn_bytes} additional bytes",
+            "Lookups skip the incomplete entry, but a broker cannot append further entries.",
         )
     return startup.unless_rebuilt(classification)
 
 
-def _class_of(difference: TxnDifference, entries: int) -> FileClass:
+def _txn_file_class(difference: TxnDifference, entries: int) -> FileClass:
     match difference.fault:
         case TxnFault.PADDED:
             return FileClass.PADDED
@@ -328,17 +340,17 @@ def _class_of(difference: TxnDifference, entries: int) -> FileClass:
             return FileClass.CORRUPT
 
 
-def _at(
+def _classify_entry(
     file_class: FileClass,
     entry: int,
     expected: str,
-    found: str,
+    found_text: str,
     effect: str,
     *,
     harmful: bool = False,
 ) -> Classification:
     position = entry * ABORTED_TXN.itemsize
-    return Classification(file_class, harmful, position, entry, expected, found, effect)
+    return Classification(file_class, harmful, position, entry, expected, found_text, effect)
 
 
 @dataclass
@@ -381,11 +393,11 @@ class SegmentCheck:
     header_facts
         Facts about all batches by their headers, also after a CRC mismatch.
     has_offset_index, has_time_index
-        Without an offset index, a broker rebuilds everything.
+        Whether the index exists. Without an offset index, a broker rebuilds both indexes.
     is_tail
-        If this is the last segment, every startup truncates the end of its log.
+        Whether the log ends in bytes that startup truncates if this is the last segment.
     is_split
-        All batches are valid, and recovery splits the segment.
+        Whether all batches are valid, and recovery splits the segment.
     bad_message
         The first compressed v0 or v1 message whose inner messages are unreadable or have wrong
         checksums. The checksum of the outer message does not cover them.
@@ -419,13 +431,13 @@ def index_path(segment: SegmentFile, settings: VerifySettings, kind: FileKind) -
 def read_stored_file(
     segment: SegmentFile, settings: VerifySettings, kind: FileKind
 ) -> tuple[Finding, bytes | None]:
-    """Return the finding and the bytes of an index file; the bytes are None if it is missing."""
+    """Return the finding and the bytes of an index file; bytes are None if the file is missing."""
     path = index_path(segment, settings, kind)
-    finding = finding_of(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
+    finding = new_finding(segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset)
     try:
         store = store_of(path)
         if store.is_special(path):
-            raise InputError("not a regular file", path=path)
+            raise InputError("the path is not a regular file", path=path)
         return finding, store.read(path)
     except FileNotFoundError:
         return finding, None
@@ -443,58 +455,64 @@ def check_segment(
 ) -> SegmentCheck:
     """Scan a segment, and classify its two indexes.
 
-    `cleaned_to` is the cleaner checkpoint's entry. The attempt ID is part of the names of temporary
-    files; concurrent scans must not share it.
+    `cleaned_to` is the offset in the cleaner checkpoint. `attempt_id` is part of the names of
+    temporary files, and must differ between concurrent scans.
     """
-    offsets = _StoredIndex(segment, settings, FileKind.INDEX)
-    times = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
+    offset_index = _StoredIndex(segment, settings, FileKind.INDEX)
+    time_index = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
     facts = header_facts = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
     # Comparing all entries during the scan costs less than reading a remote log again.
-    compared = [offsets, times] if store_of(segment.log_path).needs_requests else []
+    compared = [offset_index, time_index] if store_of(segment.log_path).needs_requests else []
     messages = _CompressedMessages()
     observers: list[BatchObserver] = [
         facts,
         messages,
-        *chain(*(each.observers() for each in compared)),
+        *chain.from_iterable(index.observers() for index in compared),
     ]
     build = settings.build_settings()
-    unread: KafkaIndexError | None = None
+    read_error: KafkaIndexError | None = None
     staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
-    built = _built(staged, settings, attempt_id)
+    rebuilt = _take_built_indexes(staged, settings, attempt_id)
     is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
         # A broker that does not verify checksums also reads the batches after a mismatch.
         header_facts = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
-        unread = _read_headers(segment, [header_facts, *offsets.observers(), *times.observers()])
-        if staged.report.reason_code == OFFSET_OVERFLOW and unread is None:
+        read_error = _read_headers(
+            segment, [header_facts, *offset_index.observers(), *time_index.observers()]
+        )
+        if staged.report.reason_code == OFFSET_OVERFLOW and read_error is None:
             is_split = _is_intact(segment, verify_crc=not settings.fast)
             facts = header_facts if is_split else facts
     elif not compared:
         unequal = [
-            each
-            for each, data in zip((offsets, times), built, strict=True)
-            if each.stored not in (None, data)
+            index
+            for index, data in zip((offset_index, time_index), rebuilt, strict=True)
+            if index.stored not in (None, data)
         ]
-        unread = _read_headers(segment, list(chain(*(each.observers() for each in unequal))))
+        read_error = _read_headers(
+            segment, list(chain.from_iterable(index.observers() for index in unequal))
+        )
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, startup, staged, facts, header_facts, is_tail=is_tail)
     check.is_split = is_split
     if messages.first_bytes is not None and not settings.fast:
         check.bad_message = messages.bad_message(segment)
-    for index, data in zip((offsets, times), built, strict=True):
+    for index, data in zip((offset_index, time_index), rebuilt, strict=True):
         finding = index.finding
         if index.stored is None:
             check.findings += [finding] if index.exists else []
         elif staged.report.retriable:
-            check.findings.append(finding.unread("its log could not be read", retriable=True))
-        elif unread is not None and index.stored != data:
-            check.findings.append(finding.unreadable(unread))
+            check.findings.append(
+                finding.unread("the log of the segment could not be read", retriable=True)
+            )
+        elif read_error is not None and index.stored != data:
+            check.findings.append(finding.unreadable(read_error))
         elif index.stored == data:
             check.findings.append(finding.classified(IDENTICAL))
         else:
             check.findings.append(finding.classified(index.classify(data, header_facts, startup)))
-    check.has_offset_index, check.has_time_index = offsets.exists, times.exists
+    check.has_offset_index, check.has_time_index = offset_index.exists, time_index.exists
     return check
 
 
@@ -539,7 +557,7 @@ class _CompressedMessages:
 
 
 class _StoredIndex:
-    """A stored offset or time index; `observers` parses its entries."""
+    """A stored offset or time index, whose entries `observers` parses."""
 
     def __init__(self, segment: SegmentFile, settings: VerifySettings, kind: FileKind) -> None:
         self._base_offset = segment.base_offset
@@ -554,23 +572,23 @@ class _StoredIndex:
     def observers(self) -> list[BatchObserver]:
         """Return new observers that compare ascending entries with batches."""
         data = self.stored or b""
-        self._fit: OffsetEntryCheck | TimeEntryCheck
+        self._entry_check: OffsetEntryCheck | TimeEntryCheck
         if self._kind is FileKind.INDEX:
             self._entries = read_offset_entries(data, self._base_offset)
-            self._fit = OffsetEntryCheck(self._entries)
+            self._entry_check = OffsetEntryCheck(self._entries)
         else:
             self._entries = read_time_entries(data, self._base_offset)
-            self._fit = TimeEntryCheck(self._entries)
-        return [self._fit] if self._entries.disorder is None else []
+            self._entry_check = TimeEntryCheck(self._entries)
+        return [self._entry_check] if self._entries.disorder is None else []
 
     def classify(
         self, built: bytes | None, header_facts: LogFacts, startup: SegmentStartup
     ) -> Classification:
         """Classify the file after the observers have processed the log."""
-        if isinstance(self._fit, OffsetEntryCheck):
-            mismatch = self._fit.mismatch(header_facts.end_offset, header_facts.end_bytes)
+        if isinstance(self._entry_check, OffsetEntryCheck):
+            mismatch = self._entry_check.mismatch(header_facts.end_offset, header_facts.end_bytes)
         else:
-            mismatch = self._fit.mismatch(
+            mismatch = self._entry_check.mismatch(
                 header_facts.end_offset,
                 header_facts.max_timestamp_ms,
                 is_closed=startup.is_clean or not startup.is_last,
@@ -583,7 +601,7 @@ class _StoredIndex:
 def _read_headers(
     segment: SegmentFile, observers: Sequence[BatchObserver]
 ) -> KafkaIndexError | None:
-    """Read a log for observers; return an error of its disk or store."""
+    """Read the batch headers of a log; return an error of the disk or store."""
     if not observers:
         return None
     try:
@@ -605,32 +623,39 @@ def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
     return source.stop is None
 
 
-def _built(
+def _take_built_indexes(
     staged: StagedSegment, settings: VerifySettings, attempt_id: str
 ) -> tuple[bytes | None, bytes | None]:
     """Return the two built indexes, and delete their files."""
     if staged.report.status == FAILED:
         return None, None
     build, paths = settings.build_settings(), staged.paths
-    found = []
+    contents = []
     for path in (paths.offset_index, paths.time_index):
         scratch = build.work_path(path, attempt_id)
         with open(scratch, "rb") as file:
-            found.append(file.read())
+            contents.append(file.read())
         remove_scratch(scratch)
     # The built index of a truncated log does not cover the complete stored log.
-    return (None, None) if staged.report.reason_code == BAD_CRC else (found[0], found[1])
+    return (None, None) if staged.report.reason_code == BAD_CRC else (contents[0], contents[1])
 
 
 def has_data(
-    checks: Sequence[SegmentCheck], up_to_base_offset: int, producer: int, first: int, last: int
+    checks: Sequence[SegmentCheck],
+    up_to_base_offset: int,
+    producer_id: int,
+    first_offset: int,
+    last_offset: int,
 ) -> bool:
     for check in checks:
-        if check.segment.base_offset > up_to_base_offset or check.header_facts.end_offset <= first:
+        if (
+            check.segment.base_offset > up_to_base_offset
+            or check.header_facts.end_offset <= first_offset
+        ):
             continue
         for batches in LogFileSource.of_segment(check.segment, verify_crc=False).chunks():
-            is_data = (batches.producer_id == producer) & (batches.last_offset >= first)
-            is_data &= (batches.base_offset <= last) & ~batches.is_control
+            is_data = (batches.producer_id == producer_id) & (batches.last_offset >= first_offset)
+            is_data &= (batches.base_offset <= last_offset) & ~batches.is_control
             if is_data.any():
                 return True
     return False

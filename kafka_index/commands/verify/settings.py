@@ -40,7 +40,7 @@ def known_topics(
     cluster = found_cluster.image
     if cluster is None:
         return {}
-    names = {each.partition.topic for each in segments.partitions}
+    names = {partition.partition.topic for partition in segments.partitions}
     topics = {name: cluster.topic_named(name) for name in names}
     return {
         name: KnownTopic(
@@ -100,7 +100,7 @@ class VerifySettings:
 
     def loading(self, root: DataDirectory, partition: TopicPartition) -> Loading:
         """Return the conditions with which a starting broker loads a partition."""
-        return Loading.of(root, partition, self.config, lambda: self.now_ms)
+        return Loading.from_directory(root, partition, self.config, lambda: self.now_ms)
 
     def index_directory(self, segment: SegmentFile) -> str:
         directory = segment.partition_directory

@@ -15,9 +15,9 @@ from kafka_index.commands.verify.result import (
     FileClass,
     FileKind,
     Finding,
-    finding_of,
-    found_by,
-    kind_of,
+    format_error_content,
+    new_finding,
+    to_file_kind,
 )
 from kafka_index.commands.verify.segment import IDENTICAL, NOT_CHECKED
 from kafka_index.commands.verify.settings import KnownTopic, VerifySettings
@@ -68,18 +68,11 @@ from kafka_index.core.logdir.metadata_files import MetaProperties, read_text, re
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import SegmentTable
 from kafka_index.core.output.publish import is_scratch
-from kafka_index.core.startup.found_files import (
-    NO_OFFSET,
-    find_files,
-    is_misnamed_log,
-    is_refused_name,
-    parse_log_directory,
-)
 from kafka_index.core.startup.identity import (
     check_identity,
     configured_directories,
-    configured_node,
-    metadata_directory_of,
+    configured_node_id,
+    find_metadata_directory,
 )
 from kafka_index.core.startup.metadata_log import (
     quorum_state_error,
@@ -88,41 +81,49 @@ from kafka_index.core.startup.metadata_log import (
 )
 from kafka_index.core.startup.partition_loading import load_partition
 from kafka_index.core.startup.prediction import Refusal
+from kafka_index.core.startup.startup_files import (
+    NO_OFFSET,
+    is_misnamed_log,
+    is_rejected_name,
+    list_startup_files,
+    parse_log_directory,
+)
 
-_EXITS = "A broker exits before it touches anything."
+_EXITS = "A broker exits before it changes any file."
 _MISSING_EFFECTS = {
     RECOVERY_POINT_CHECKPOINT: "After an unclean shutdown, a broker recovers every segment.",
     REPLICATION_CHECKPOINT: "High watermarks begin at 0, and rise once replicas are in sync.",
 }
 _OFFLINE = "A broker takes the data directory offline, and exits if it has no other directory."
-_RESET = {
-    RECOVERY_POINT_CHECKPOINT: "A broker ignores the whole file, and recovers all segments.",
-    LOG_START_CHECKPOINT: "A broker ignores the whole file: deleted records reappear.",
+_RESET_EFFECTS = {
+    RECOVERY_POINT_CHECKPOINT: "A broker ignores the complete file, and recovers all segments.",
+    LOG_START_CHECKPOINT: "A broker ignores the complete file: deleted records reappear.",
 }
-_EFFECTS = {
+_FAULT_EFFECTS = {
     FaultEffect.OFFLINE: _OFFLINE,
     FaultEffect.OFFLINE_LATER: _OFFLINE,
     FaultEffect.CLEANER_OFFLINE: _OFFLINE,
     FaultEffect.EXITS: "A broker exits.",
-    FaultEffect.SERVES_NONE: "A broker starts, and serves none of the partitions.",
-    FaultEffect.CLEANS_NONE: "The cleaner stops.",
+    FaultEffect.SERVES_NONE: "A broker starts, but serves no partition.",
+    FaultEffect.CLEANS_NONE: "The log cleaner stops.",
 }
 _OTHER_CLUSTER = (
-    "The metadata log is from another cluster: a broker exits when it starts, and the topics do "
-    "not match the data."
+    "The metadata log is from another cluster: a broker exits at startup, and the topics do not "
+    "match the data."
 )
-_CUT_METADATA = (
-    "A node truncates its metadata log there; only other controllers have the later records."
+_METADATA_TRUNCATED = (
+    "A node truncates its metadata log at this position. Only other controllers have the later "
+    "records."
 )
-_REGISTERS_UNCLEAN = "Logs are loaded as after a clean shutdown; the broker registers as unclean."
+_REGISTERS_UNCLEAN = "A broker skips recovery, but registers as after an unclean shutdown."
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRoot:
     """The root of a data directory, with a finding per file.
 
-    `identity` is its ``meta.properties``, None if a broker cannot read the file. `refused` are the
-    reasons why a broker exits because of this file, or does not use the directory.
+    `identity` is the parsed ``meta.properties``, None if a broker cannot read the file. `refused`
+    are the reasons why a broker exits because of this file, or does not use the directory.
     """
 
     directory: DataDirectory
@@ -135,24 +136,26 @@ class CheckedRoot:
         return self.directory.path
 
     @classmethod
-    def of(cls, directory: DataDirectory) -> CheckedRoot:
+    def from_directory(cls, directory: DataDirectory) -> CheckedRoot:
         """Classify the files of a directory whose errors are tolerated."""
         path = directory.path
         if not directory.has_root_files:
-            effect = "The directory has partitions only; a broker also requires meta.properties."
+            effect = "The directory has only partitions. A broker also requires meta.properties."
             row = Finding(None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect)
             return cls(directory, [row])
         identity, refused, findings = _classify_properties(directory)
         if directory.is_clean:
             findings.append(_classify_clean_shutdown_file(directory))
         for name, checkpoint in directory.checkpoints().items():
-            row = _row(checkpoint.path, FileClass.EQUIVALENT)
+            row = _to_row(checkpoint.path, FileClass.EQUIVALENT)
             if checkpoint.fault is not None:
-                findings.append(_classify_fault(row, checkpoint.fault, checkpoint.effect, name))
+                findings.append(
+                    _classify_checkpoint_fault(row, checkpoint.fault, checkpoint.effect, name)
+                )
             elif checkpoint.exists:
                 findings.append(row)
         findings += [
-            replace(_row(directory.file(name), FileClass.MISSING), effect=effect)
+            replace(_to_row(directory.file(name), FileClass.MISSING), effect=effect)
             for name, effect in _MISSING_EFFECTS.items()
             if not directory.checkpoint(name).exists
         ]
@@ -163,29 +166,32 @@ def _classify_properties(
     directory: DataDirectory,
 ) -> tuple[MetaProperties | None, Sequence[Refusal], list[Finding]]:
     path = directory.path
-    row = _row(directory.file(META_PROPERTIES), FileClass.EQUIVALENT)
+    row = _to_row(directory.file(META_PROPERTIES), FileClass.EQUIVALENT)
     try:
-        found = check_identity([path], None, None)
+        broker_identity = check_identity([path], None, None)
     except KafkaIndexError as error:
         return None, (), [row.unreadable(error)]
-    identity, offline = found.by_directory.get(path), tuple(found.offline.values())
+    identity, offline = (
+        broker_identity.by_directory.get(path),
+        tuple(broker_identity.offline.values()),
+    )
     if identity is None and not offline:
         missing = replace(row, file_class=FileClass.MISSING, harmful=True, effect=_EXITS)
         return None, (), [missing]
-    refused = offline or found.refused
+    refusals = offline or broker_identity.refused
     effect = _OFFLINE if offline else _EXITS
-    return identity, refused, [_refused_row(each, effect) for each in refused] or [row]
+    return identity, refusals, [_to_refused_row(refusal, effect) for refusal in refusals] or [row]
 
 
 def _classify_clean_shutdown_file(directory: DataDirectory) -> Finding:
     path = directory.file(CLEAN_SHUTDOWN)
-    row = _row(path, FileClass.CORRUPT)
+    row = _to_row(path, FileClass.CORRUPT)
     if directory.is_clean_shutdown_file_stuck:
-        found = "a directory that is not empty, and cannot be deleted"
-        return replace(row, harmful=True, found=found, effect=_OFFLINE)
+        description = "a non-empty directory, which a broker cannot delete"
+        return replace(row, harmful=True, found=description, effect=_OFFLINE)
     try:
         if directory.clean_shutdown_epoch() is not None:
-            return _row(path, FileClass.EQUIVALENT)
+            return _to_row(path, FileClass.EQUIVALENT)
         text = read_text(path) or ""
     except BadFileError as error:
         return replace(row, found=error.message, effect=_REGISTERS_UNCLEAN)
@@ -194,17 +200,17 @@ def _classify_clean_shutdown_file(directory: DataDirectory) -> Finding:
     return replace(row, found=quote_content(text, path), effect=_REGISTERS_UNCLEAN)
 
 
-def _classify_fault(
+def _classify_checkpoint_fault(
     row: Finding, fault: KafkaIndexError, effect: FaultEffect | None, name: str
 ) -> Finding:
     if effect is None:
         return row.unreadable(fault)
     if effect is FaultEffect.RESET:
-        return replace(row.refused(fault, _RESET[name]), harmful=False)
-    return row.refused(fault, _EFFECTS[effect])
+        return replace(row.refused(fault, _RESET_EFFECTS[name]), harmful=False)
+    return row.refused(fault, _FAULT_EFFECTS[effect])
 
 
-def _row(path: str, file_class: FileClass) -> Finding:
+def _to_row(path: str, file_class: FileClass) -> Finding:
     return Finding(None, None, None, path, FileKind.ROOT, file_class)
 
 
@@ -218,14 +224,11 @@ def checkpoint_findings(
         if name == LOG_START_CHECKPOINT:
             effect = "A broker deletes the complete log, and starts an empty log at this offset."
         elif name == CLEANER_CHECKPOINT:
-            effect = "The cleaner starts again at the log start offset."
+            effect = "The log cleaner starts again at the log start offset."
         else:
-            effect = (
-                f"Offsets {log_end_offset} to {offset - 1} are missing: the log once "
-                "contained them."
-            )
+            effect = f"The log once contained offsets {log_end_offset} to {offset - 1}."
         yield replace(
-            finding_of(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
+            new_finding(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
             harmful=name != CLEANER_CHECKPOINT,
             expected=f"at most {log_end_offset}, the log end offset",
             found=str(offset),
@@ -240,85 +243,93 @@ def identity_findings(
 ) -> Iterator[Finding]:
     """Yield a finding for each contradiction between the directories of one broker.
 
-    The directories may belong to several brokers. A given metadata log is included if it belongs to
-    one of them. The settings apply to the broker with their node ID, or with their data
-    directories. If no directory has this node ID, all directories are compared with it.
+    The directories may belong to several brokers. The metadata log in `metadata` is compared with
+    the broker of the same cluster and node ID. The settings apply to the broker with the configured
+    node ID or data directories, or to all brokers if none has the configured node ID.
     """
-    given, place = None, None
+    metadata_properties, metadata_directory = None, None
     if metadata is not None and store_of(metadata).hosts_brokers:
-        place = metadata_directory_of([], None, metadata) or metadata
+        metadata_directory = find_metadata_directory([], None, metadata) or metadata
         try:
-            given = MetaProperties.read(place)
+            metadata_properties = MetaProperties.read(metadata_directory)
         except KafkaIndexError as error:
-            row = _row(metadata, FileClass.UNREADABLE)
+            row = _to_row(metadata, FileClass.UNREADABLE)
             yield row.unreadable(error) if is_retriable(error) else row.refused(error, _EXITS)
     brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
     for root in roots:
         if root.identity is not None and not root.refused:
             key = root.identity.cluster_id, root.identity.node_id
             brokers.setdefault(key, {})[root.path] = root.identity
-    others = {key[0] for key in brokers if key[0] is not None}
-    if given is not None and given.cluster_id is not None and others - {given.cluster_id}:
-        other = min(others - {given.cluster_id})
+    cluster_ids = {key[0] for key in brokers if key[0] is not None}
+    if (
+        metadata_properties is not None
+        and metadata_properties.cluster_id is not None
+        and cluster_ids - {metadata_properties.cluster_id}
+    ):
+        cluster_id = min(cluster_ids - {metadata_properties.cluster_id})
         yield replace(
-            _row(given.path, FileClass.FOREIGN),
+            _to_row(metadata_properties.path, FileClass.FOREIGN),
             harmful=True,
-            expected=f"cluster.id {other}, as the data directories have",
-            found=f"cluster.id {given.cluster_id}",
+            expected=f"cluster.id {cluster_id} of the data directories",
+            found=f"cluster.id {metadata_properties.cluster_id}",
             effect=_OTHER_CLUSTER,
         )
-    configured = configured_node(properties)
-    is_found = any(node_id == configured for _, node_id in brokers)
-    for key, members in brokers.items():
+    configured_id = configured_node_id(properties)
+    is_id_found = any(node_id == configured_id for _, node_id in brokers)
+    for key, directories in brokers.items():
         is_configured = (
-            not is_found
-            or key[1] == configured
-            or not configured_directories(properties).isdisjoint(members)
+            not is_id_found
+            or key[1] == configured_id
+            or not configured_directories(properties).isdisjoint(directories)
         )
-        is_given = (
-            given is not None
-            and (given.cluster_id, given.node_id) == key
-            # The given directory is a copy of a directory in the dump, which has the metadata log.
+        has_metadata_log = (
+            metadata_properties is not None
+            and (metadata_properties.cluster_id, metadata_properties.node_id) == key
+            # Otherwise `metadata` is a copy of a directory in the dump that has the metadata log.
             and not any(
-                one.directory_id == given.directory_id
+                meta_properties.directory_id == metadata_properties.directory_id
                 and os.path.isdir(os.path.join(path, METADATA_LOG))
-                for path, one in members.items()
+                for path, meta_properties in directories.items()
             )
         )
-        paths = sorted(members)
+        paths = sorted(directories)
         settings = properties if is_configured else None
-        expected = metadata_directory_of(paths, settings, metadata if is_given else None)
-        node_id = configured if is_configured else None
-        for refusal in check_identity(paths, expected, node_id).refused:
-            yield _refused_row(refusal, _EXITS)
-    for path in sorted({*(root.path for root in roots), *([place] if place else ())}):
+        metadata_log_directory = find_metadata_directory(
+            paths, settings, metadata if has_metadata_log else None
+        )
+        node_id = configured_id if is_configured else None
+        for refusal in check_identity(paths, metadata_log_directory, node_id).refused:
+            yield _to_refused_row(refusal, _EXITS)
+    for path in sorted(
+        {*(root.path for root in roots), *([metadata_directory] if metadata_directory else ())}
+    ):
         yield from _metadata_log_findings(os.path.join(path, METADATA_LOG))
 
 
 def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
-    return _row(path, FileClass.CORRUPT).refused(damage, _CUT_METADATA)
+    return _to_row(path, FileClass.CORRUPT).refused(damage, _METADATA_TRUNCATED)
 
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:
     """Yield findings for errors in the metadata log directory on which a node exits."""
-    if not os.path.isdir(path):  # A URI is not a directory either.
+    if not os.path.isdir(path):  # URIs are not checked.
         return
-    for why_not in (topic_id_error, snapshots_error, quorum_state_error):
+    for find_error in (topic_id_error, snapshots_error, quorum_state_error):
         try:
-            refusal = why_not(path)
+            refusal = find_error(path)
         except StartRefusedError:
             # The finding of the file partition.metadata reports this error.
             continue
         except KafkaIndexError as error:
-            yield _row(path, FileClass.UNREADABLE).unreadable(error)
+            yield _to_row(path, FileClass.UNREADABLE).unreadable(error)
         else:
             if refusal is not None:
-                yield _refused_row(refusal, _EXITS)
+                yield _to_refused_row(refusal, _EXITS)
 
 
-def _refused_row(refusal: Refusal, effect: str) -> Finding:
+def _to_refused_row(refusal: Refusal, effect: str) -> Finding:
     reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
-    row = _row(refusal.file, FileClass.CORRUPT)
+    row = _to_row(refusal.file, FileClass.CORRUPT)
     return row.classified(
         Classification(FileClass.CORRUPT, harmful=True, found=reason, effect=effect)
     )
@@ -332,18 +343,18 @@ def root_findings(
 ) -> Iterator[Finding]:
     """Yield the findings in data directories outside the verified partitions.
 
-    `metadata` is the given metadata log directory, `properties` are all settings of the broker.
+    `metadata` is the metadata log directory, `properties` are all settings of the broker.
     """
     roots = [
-        CheckedRoot.of(DataDirectory(path, tolerated=True))
+        CheckedRoot.from_directory(DataDirectory(path, tolerated=True))
         for path in sorted(set(listing.data_directories))
     ]
-    found = [row for root in roots for row in root.findings]
-    yield from found
+    findings = [row for root in roots for row in root.findings]
+    yield from findings
     # The metadata log directory may also be a data directory of the input.
-    known = {(row.path, row.found) for row in found if row.harmful}
+    reported = {(row.path, row.found) for row in findings if row.harmful}
     for row in identity_findings(roots, metadata, properties):
-        if (row.path, row.found) not in known:
+        if (row.path, row.found) not in reported:
             yield row
     yield from _unlisted_findings(listing, [root.directory for root in roots], settings)
 
@@ -353,47 +364,54 @@ def _unlisted_findings(
 ) -> Iterator[Finding]:
     """Yield a finding per directory without verified logs on which a broker does not start."""
     by_path = {root.path: root for root in roots}
-    verified = {each.directory for each in SegmentTable.from_files(listing.segments).partitions}
-    paths = {one.path for one in listing.skipped} | set(listing.partition_directories) - verified
+    segments = SegmentTable.from_files(listing.segments)
+    verified = {partition_segments.directory for partition_segments in segments.partitions}
+    paths = {skipped.path for skipped in listing.skipped} | set(
+        listing.partition_directories
+    ) - verified
     for path in sorted(paths):
         root = by_path.get(os.path.dirname(path))
         is_started = store_of(path).hosts_brokers
         if root is None or (is_started and not os.path.isdir(path)):
             continue
-        split = parse_log_directory(os.path.basename(path))
+        parsed_name = parse_log_directory(os.path.basename(path))
         row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
-        if split is None:
+        if parsed_name is None:
             if root.has_root_files and is_started:
-                found = "not named like a partition directory"
-                yield replace(row, found=found, effect="A broker exits.")
+                description = "the directory name is not that of a partition"
+                yield replace(row, found=description, effect="A broker exits.")
             continue
-        partition = split[0]
+        partition = parsed_name[0]
         row = replace(row, topic=partition.topic, partition=partition.partition)
         try:
             if is_started:
                 with load_partition(partition, path, settings.loading(root, partition)):
                     pass
             else:
-                find_files(partition, path)
+                list_startup_files(partition, path)
             read_topic_id(path)
         except StartRefusedError as error:
-            effect = "A broker also loads this directory: it takes it offline, or exits."
+            effect = (
+                "A broker also loads this directory: it takes the data directory offline, or exits."
+            )
             yield row.refused(error, effect)
         except KafkaIndexError as error:
             yield row.unreadable(error)
 
 
 _NO_STATE = (
-    "After a clean shutdown, a broker assumes that there are no producers: open transactions "
-    "vanish, and their records are exposed."
+    "After a clean shutdown, a broker starts without producer state: records of open transactions "
+    "become readable."
 )
-_REMOVED = "A broker that starts here removes the snapshot."
-_EARLIER = "A broker removes the snapshot, and loads an earlier snapshot or reads the log instead."
-_REWRITTEN = "A broker that starts here recovers the previous segment and rewrites the snapshot."
-_NO_LOG = "The file has no log: a broker deletes it at startup."
-_LOST_LOG = "A broker that starts here deletes the file; the records of its log are lost."
+_REMOVED = "At startup, a broker removes the snapshot."
+_EARLIER_LOADED = (
+    "A broker removes the snapshot, and loads an earlier snapshot or reads the log instead."
+)
+_REWRITTEN = "At startup, a broker recovers the previous segment and rewrites the snapshot."
+_NO_LOG = "The log of this file does not exist: a broker deletes the file at startup."
+_LOST_LOG = "The records of the missing log are lost. At startup, a broker deletes the file."
 _STRAY = (
-    "The partition is stray: an empty log replaces it, and the broker serves none of its records."
+    "The partition is stray: a broker creates an empty log, and serves no record of this directory."
 )
 _OTHER_STATE = (
     "A broker that loads the snapshot has wrong producers or open transactions: it can accept "
@@ -411,11 +429,11 @@ def epoch_findings(
 ) -> Iterator[Finding]:
     """Yield the finding of a leader epoch checkpoint; none if it is not needed.
 
-    `ranges` are the epochs of the batches, in order. `offsets` are the start and the end of the
-    log; the end is None if unknown. A dump of logs only, without index files, needs no checkpoint.
+    `ranges` are the epochs of the batches, in order. `offsets` are the log start and end offset;
+    the end is None if unknown. A dump with only logs, without index files, needs no checkpoint.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-    finding = finding_of(partition, path, FileKind.EPOCHS, FileClass.MISSING)
+    finding = new_finding(partition, path, FileKind.EPOCHS, FileClass.MISSING)
     try:
         text = read_text(path)
     except KafkaIndexError as error:
@@ -441,33 +459,35 @@ def _classify_epochs(
     end_offset: int | None,
 ) -> Classification:
     """Classify a checkpoint, which has no epochs before the log start."""
-    wrong = first_wrong_epoch(cache, ranges, log_start_offset)
-    if wrong is not None:
+    wrong_epoch = first_wrong_epoch(cache, ranges, log_start_offset)
+    if wrong_epoch is not None:
         return Classification(
-            FileClass.INCOMPLETE if wrong.found is None else FileClass.CORRUPT,
+            FileClass.INCOMPLETE if wrong_epoch.found is None else FileClass.CORRUPT,
             harmful=True,
-            expected=f"epoch {wrong.expected} at offset {wrong.offset}",
-            found="no epoch" if wrong.found is None else f"epoch {wrong.found}",
+            expected=f"epoch {wrong_epoch.expected} at offset {wrong_epoch.offset}",
+            found="no epoch" if wrong_epoch.found is None else f"epoch {wrong_epoch.found}",
             effect="Followers truncate at a wrong offset, or not at all. Consumers that compare "
-            "epochs miss a truncation, or detect one that did not happen.",
+            "epochs miss a truncation, or detect a truncation that did not happen.",
         )
     expected = LeaderEpochCache()
-    for one in ranges:
-        if one.last_offset >= log_start_offset:
-            expected.assign_from_batch(one.epoch, max(one.first_offset, log_start_offset))
+    for epoch_range in ranges:
+        if epoch_range.last_offset >= log_start_offset:
+            expected.assign_from_batch(
+                epoch_range.epoch, max(epoch_range.first_offset, log_start_offset)
+            )
     if cache.entries == expected.entries and text == expected.text():
         return IDENTICAL
-    for at, entry in enumerate(cache.entries):
+    for entry_number, entry in enumerate(cache.entries):
         if end_offset is not None and entry.start_offset > end_offset:
             return Classification(
                 FileClass.STALE,
-                entry=at,
+                entry=entry_number,
                 expected=f"a start offset below {end_offset}",
                 found=f"epoch {entry.epoch} from offset {entry.start_offset}",
                 effect="A broker drops the epochs that start at or after the log end.",
             )
     return Classification(
-        FileClass.EQUIVALENT, found="the epochs of all batches, and epochs without records"
+        FileClass.EQUIVALENT, found="the epochs of all batches, and further epochs without records"
     )
 
 
@@ -485,11 +505,20 @@ def classify_snapshots(
 ) -> Iterator[Finding]:
     """Yield a finding per snapshot.
 
-    `built` has the expected snapshots by name, None if unknown. A broker that starts now drops the
-    producers that are idle according to `expiration`. `offsets` are the start and the end of the
-    log; the end is None if unknown. `is_clean`: the clean shutdown file exists. `is_compacted`:
-    batches of producers may be missing. A startup deletes the snapshots after `recovered_from`, the
-    base offset of the first recovered segment.
+    Parameters
+    ----------
+    built
+        The expected snapshots by name, None if unknown.
+    expiration
+        Producers that have expired are not compared.
+    offsets
+        Log start and end offset; the end is None if unknown.
+    is_clean
+        Whether the clean shutdown file exists.
+    is_compacted
+        Whether batches of producers may be missing.
+    recovered_from
+        Base offset of the first recovered segment. Startup deletes all later snapshots.
     """
     start, end = offsets
     expected = {
@@ -498,17 +527,17 @@ def classify_snapshots(
         if (parsed := parse_segment_file(name)) is not None and parsed.kind == SNAPSHOT_SUFFIX
     }
     try:
-        found = list_snapshots(directory)
+        snapshot_offsets = list_snapshots(directory)
     except FileNotFoundError:
-        found = []
-    for offset in found:
+        snapshot_offsets = []
+    for offset in snapshot_offsets:
         path = snapshot_path(directory, offset)
-        finding = _snapshot_row(partition, path, offset)
+        finding = _to_snapshot_row(partition, path, offset)
         try:
             data = store_of(path).read(path)
         except FileNotFoundError:
-            gone = ReadError("the snapshot was removed after it was listed", path=path)
-            yield finding.unreadable(gone)
+            removed_error = ReadError("the snapshot was removed after it was listed", path=path)
+            yield finding.unreadable(removed_error)
             continue
         except KafkaIndexError as error:
             yield finding.unreadable(error)
@@ -520,7 +549,7 @@ def classify_snapshots(
                     harmful=True,
                     expected=f"at most {end}, the log end offset",
                     found=str(offset),
-                    effect=f"{_REMOVED} The log reached that offset once.",
+                    effect=f"{_REMOVED} The log once reached this offset.",
                 )
             elif offset in expected or built is None or offset in base_offsets:
                 classification = _classify_snapshot(
@@ -529,15 +558,15 @@ def classify_snapshots(
             elif offset < max(base_offsets) or offset <= start:
                 classification = Classification(FileClass.ORPHAN, effect=_REMOVED)
             else:
-                at_end = None if end is None else expected.get(end)
-                classification = _classify_inner_snapshot(data, offset, at_end, expiration)
+                snapshot_at_end = None if end is None else expected.get(end)
+                classification = _classify_inner_snapshot(data, offset, snapshot_at_end, expiration)
         except CorruptSnapshotError as error:
             classification = Classification(
                 FileClass.CORRUPT,
                 position_bytes=error.position_bytes,
                 expected=error.expected,
-                found=found_by(error),
-                effect=_EARLIER,
+                found=format_error_content(error),
+                effect=_EARLIER_LOADED,
             )
         is_rewritten = recovered_from is not None and recovered_from < offset
         if (
@@ -547,44 +576,45 @@ def classify_snapshots(
         ):
             classification = replace(classification, harmful=False, effect=_REWRITTEN)
         yield finding.classified(classification)
-    if expected and not found and len(decode_snapshot(expected[max(expected)])):
+    if expected and not snapshot_offsets and len(decode_snapshot(expected[max(expected)])):
         effect = _NO_STATE if is_clean else "A broker rebuilds the producer state from the log."
-        row = _snapshot_row(partition, snapshot_path(directory, max(expected)), max(expected))
+        row = _to_snapshot_row(partition, snapshot_path(directory, max(expected)), max(expected))
         yield replace(row, harmful=is_clean, effect=effect)
 
 
-def _snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
-    return finding_of(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
+def _to_snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
+    return new_finding(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
 
 
 def _classify_inner_snapshot(
-    data: bytes, offset: int, at_end: bytes | None, expiration: ProducerExpiration
+    data: bytes, offset: int, snapshot_at_end: bytes | None, expiration: ProducerExpiration
 ) -> Classification:
     """Classify a snapshot taken within the last segment, as at a shutdown.
 
     A producer whose last batch is before the snapshot must have the same state in the snapshot.
     """
     entries = decode_snapshot(data)
-    stored = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
-    late = [producer_id for producer_id, last in stored.items() if last >= offset]
-    missing = []
-    if at_end is not None:
-        missing = [
+    stored_offsets = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
+    late_producers = [producer_id for producer_id, last in stored_offsets.items() if last >= offset]
+    missing_producers = []
+    if snapshot_at_end is not None:
+        missing_producers = [
             int(row["producer_id"])
             # The snapshot may lack producers that are idle now.
-            for row in expiration.live(decode_snapshot(at_end))
+            for row in expiration.live(decode_snapshot(snapshot_at_end))
             if 0 <= int(row["last_offset"]) < offset
-            and stored.get(int(row["producer_id"])) != int(row["last_offset"])
+            and stored_offsets.get(int(row["producer_id"])) != int(row["last_offset"])
         ]
-    if late or missing:
+    if late_producers or missing_producers:
         return Classification(
             FileClass.CORRUPT,
             harmful=True,
             expected=f"the producers at offset {offset}",
-            found=f"the state of producer {(late or missing)[0]} at another offset",
+            found=f"the state of producer {(late_producers or missing_producers)[0]} at another "
+            "offset",
             effect=_OTHER_STATE,
         )
-    return Classification(FileClass.EQUIVALENT, found="a snapshot inside the segment")
+    return Classification(FileClass.EQUIVALENT, found="a snapshot at an offset inside the segment")
 
 
 def _classify_snapshot(
@@ -618,11 +648,11 @@ def _classify_snapshot(
             effect=_OTHER_STATE,
         )
     return Classification(
-        FileClass.EQUIVALENT, found="the same producers, except for expired or older producers"
+        FileClass.EQUIVALENT, found="the same producers, except for expired or deleted producers"
     )
 
 
-def other_files(
+def find_leftover_files(
     partition: TopicPartition,
     segments: Sequence[SegmentFile],
     entries: Sequence[Entry],
@@ -645,9 +675,7 @@ def other_files(
         if parsed is None:
             classification = _classify_name(name) if reason is None else None
         elif parsed.transient or parsed.kind == LOG_SUFFIX:
-            effect = (
-                "A broker that starts here renames or deletes the file." if reason is None else None
-            )
+            effect = "At startup, a broker renames or deletes the file." if reason is None else None
             classification = Classification(FileClass.LEFTOVER, found=reason, effect=effect)
         elif parsed.kind != SNAPSHOT_SUFFIX:
             classification = Classification(FileClass.ORPHAN, effect=_NO_LOG)
@@ -657,26 +685,28 @@ def other_files(
                     FileClass.ORPHAN,
                     harmful=True,
                     expected=log,
-                    found="no such log",
+                    found="no log",
                     effect=_LOST_LOG,
                 )
         if classification is not None:
             base_offset = None if parsed is None else parsed.base_offset
-            kind = FileKind.LOG if parsed is None else kind_of(parsed.kind)
-            row = finding_of(partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset)
+            kind = FileKind.LOG if parsed is None else to_file_kind(parsed.kind)
+            row = new_finding(
+                partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset
+            )
             yield row.classified(classification)
 
 
 def _classify_name(name: str) -> Classification | None:
     """Classify a file whose name is not the name of a segment file; None if it is harmless."""
-    if is_refused_name(name):
-        found, effect = NO_OFFSET, "A broker exits."
+    if is_rejected_name(name):
+        description, effect = NO_OFFSET, "A broker exits."
     elif is_misnamed_log(name):
-        found = "its name is not an offset of 20 digits"
+        description = "the file name is not an offset of 20 digits"
         effect = "A broker creates an empty segment at the offset in the name."
     else:
         return None
-    return Classification(FileClass.CORRUPT, harmful=True, found=found, effect=effect)
+    return Classification(FileClass.CORRUPT, harmful=True, found=description, effect=effect)
 
 
 def classify_partition_metadata(
@@ -684,11 +714,11 @@ def classify_partition_metadata(
 ) -> Iterator[Finding]:
     """Yield the finding of a ``partition.metadata``.
 
-    `topic` is the topic in the cluster metadata. `is_known`: the partition is in a data directory,
-    where a broker requires the file.
+    `topic` is the topic in the cluster metadata. `is_known` is True if the partition is in a data
+    directory, where a broker requires the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
-    finding = finding_of(partition, path, FileKind.METADATA, FileClass.MISSING)
+    finding = new_finding(partition, path, FileKind.METADATA, FileClass.MISSING)
     try:
         topic_id = read_topic_id(directory)
     except StartRefusedError as error:
@@ -701,14 +731,14 @@ def classify_partition_metadata(
                 Classification(
                     FileClass.FOREIGN,
                     harmful=True,
-                    expected=f"topic id {topic.topic_id}, as in the metadata",
-                    found=f"topic id {topic_id}",
+                    expected=f"topic ID {topic.topic_id} from the metadata",
+                    found=f"topic ID {topic_id}",
                     effect=_STRAY,
                 )
             )
         elif topic_id is not None:
             yield finding.classified(
-                Classification(FileClass.EQUIVALENT, found=f"topic id {topic_id}")
+                Classification(FileClass.EQUIVALENT, found=f"topic ID {topic_id}")
             )
         elif is_known:
             yield finding.classified(Classification(FileClass.MISSING, harmful=True, effect=_STRAY))

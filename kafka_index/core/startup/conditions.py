@@ -1,10 +1,11 @@
-"""The conditions of a startup other than the directories: broker settings and cluster metadata."""
+"""The conditions of a startup: broker settings, cluster metadata, and losses known in advance."""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 
 import pyarrow as pa
 
@@ -15,7 +16,7 @@ from kafka_index.core.format.names import METADATA_LOG, TopicPartition
 from kafka_index.core.log.append.log_segment_writer import Clock, system_clock
 from kafka_index.core.log.missing_offsets import MissingRange
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.startup.identity import metadata_directory_of, started_directories
+from kafka_index.core.startup.identity import find_metadata_directory, started_directories
 from kafka_index.core.startup.metadata_log import read_started_cluster
 
 #: Ranges of offsets, both ends inclusive. The end is None if corruption makes it unknown.
@@ -31,48 +32,52 @@ def read_known_losses(path: str) -> KnownLosses:
 
     Raises `InputError` if the file cannot be read or is not a restore report.
     """
-    kind = _FORMATS.get(os.path.splitext(path)[1])
-    if kind is None:
-        endings = "a restore report that ends in .parquet, .json, .csv or .arrow"
-        raise InputError("not a table of lost offsets", path=path, expected=endings)
+    file_format = _FORMATS.get(os.path.splitext(path)[1])
+    if file_format is None:
+        raise InputError(
+            "unknown format of a restore report",
+            path=path,
+            expected="a file name that ends in .parquet, .json, .csv or .arrow",
+        )
     # Slow to import, because it imports pandas.
     import pyarrow.dataset as pads  # noqa: PLC0415
 
     try:
-        table = pads.dataset(path, format=kind).to_table(columns=list(_COLUMNS))
+        table = pads.dataset(path, format=file_format).to_table(columns=list(_COLUMNS))
     except (OSError, pa.ArrowException) as error:
-        text = str(error).partition("\n")[0]
-        raise InputError(f"cannot read the restore report: {text}", path=path) from error
-    known: dict[TopicPartition, list[tuple[int, int | None]]] = {}
+        reason = str(error).partition("\n")[0]
+        raise InputError(f"cannot read the restore report: {reason}", path=path) from error
+    losses: dict[TopicPartition, list[tuple[int, int | None]]] = {}
     for row in table.to_pylist():
         if row["status"] == "lost" and row["first_offset"] is not None:
             partition = TopicPartition(row["topic"], row["partition"])
-            known.setdefault(partition, []).append((row["first_offset"], row["last_offset"]))
-    return known
+            losses.setdefault(partition, []).append((row["first_offset"], row["last_offset"]))
+    return losses
 
 
-def is_known(missing: MissingRange, known: OffsetRanges) -> bool:
-    """Return whether a restore reported all missing offsets as lost."""
+def is_known_loss(missing: MissingRange, known_losses: OffsetRanges) -> bool:
+    """Return whether a restore reported all offsets of a missing range as lost."""
     next_offset = missing.first_offset
-    for first, last in sorted(known, key=lambda each: each[0]):
-        if last is None:
-            if first == missing.first_offset:
+    for first_offset, last_offset in sorted(known_losses, key=itemgetter(0)):
+        if last_offset is None:
+            if first_offset == missing.first_offset:
                 return True
-        elif first <= next_offset:
-            next_offset = max(next_offset, last + 1)
+        elif first_offset <= next_offset:
+            next_offset = max(next_offset, last_offset + 1)
     return next_offset >= missing.end_offset
 
 
-def known_notes(missing: Iterable[MissingRange]) -> list[str]:
+def format_known_losses(missing_ranges: Iterable[MissingRange]) -> list[str]:
     return [
-        f"offsets {each.first_offset} to {each.last_offset} are lost, as the restore reported"
-        for each in missing
+        f"the restore report lists offsets {missing_range.first_offset} to "
+        f"{missing_range.last_offset} as lost"
+        for missing_range in missing_ranges
     ]
 
 
 _RETENTION_MS, _RETENTION_BYTES = "retention.ms", "retention.bytes"
 # The first of these properties that is set applies (AbstractKafkaConfig.logRetentionTimeMillis).
-_BROKER_RETENTION = (
+_BROKER_RETENTION_MS = (
     ("log.retention.ms", 1),
     ("log.retention.minutes", 60_000),
     ("log.retention.hours", 3_600_000),
@@ -117,7 +122,7 @@ class StartConditions:
         otherwise the data directory that contains a metadata log.
     metadata_fault
         Why the metadata after startup is unknown, if the metadata log is corrupt.
-    without_marker
+    ignores_clean_shutdown
         Ignore clean shutdown files.
     known_losses
         Offsets that a restore reported as lost.
@@ -129,7 +134,7 @@ class StartConditions:
     properties: Mapping[str, str] | None = None
     metadata_directory: str | None = None
     metadata_fault: str | None = None
-    without_marker: bool = False
+    ignores_clean_shutdown: bool = False
     known_losses: KnownLosses = field(default_factory=dict)
 
     def cleanup_policy(self, topic: str, node_id: int | None) -> str | None:
@@ -141,18 +146,17 @@ class StartConditions:
             return _DEFAULT_POLICY
         return policy
 
-    def knows(self, topic: str) -> bool:
+    def has_topic(self, topic: str) -> bool:
         return self.cluster is not None and self.cluster.topic_named(topic) is not None
 
     def why_stray(
         self, partition: TopicPartition, topic_id: str | None, node_id: int | None
     ) -> str | None:
-        """Return why a broker treats the partition as stray.
-
-        None if it does not, or if unknown.
-        """
+        """Return why a broker treats the partition as stray, None if not stray or unknown."""
         if topic_id is None:
-            return "stray: it has no partition.metadata; an empty log replaces it"
+            return (
+                "stray: the directory has no partition.metadata, and a broker creates an empty log"
+            )
         if self.cluster is None:
             return None
         return self.cluster.why_stray(partition.partition, topic_id, node_id)
@@ -163,8 +167,8 @@ class StartConditions:
         if name is None:
             return None
         return (
-            f"its topic ID {topic_id} belongs to {name}: because of this InconsistentTopicId, the "
-            "broker serves neither this partition nor others"
+            f"topic ID {topic_id} in partition.metadata belongs to topic {name}: after an "
+            "InconsistentTopicId error, the broker serves no partition"
         )
 
     def directory_id(self, topic_id: str | None, partition: int, node_id: int | None) -> str | None:
@@ -184,8 +188,8 @@ class StartConditions:
             return Retention(-1, -1)
         if policy is None:
             return Retention(None, None)
-        broker = self.cluster.broker_settings(self.properties, node_id)
-        is_known = self.properties is not None
+        broker_configs = self.cluster.broker_settings(self.properties, node_id)
+        has_properties = self.properties is not None
         malformed: list[str] = []
 
         def limit(*names: tuple[Mapping[str, str], str, int], default: int) -> int | None:
@@ -196,17 +200,21 @@ class StartConditions:
                         malformed.append(f"{name}={settings[name]}")
                         return None
                     return number * factor
-            return default if is_known else None
+            return default if has_properties else None
 
-        times = ((broker, name, factor) for name, factor in _BROKER_RETENTION)
+        broker_retention = ((broker_configs, name, factor) for name, factor in _BROKER_RETENTION_MS)
         return Retention(
-            limit((configs, _RETENTION_MS, 1), *times, default=_DEFAULT_RETENTION_MS),
-            limit((configs, _RETENTION_BYTES, 1), (broker, "log.retention.bytes", 1), default=-1),
+            limit((configs, _RETENTION_MS, 1), *broker_retention, default=_DEFAULT_RETENTION_MS),
+            limit(
+                (configs, _RETENTION_BYTES, 1),
+                (broker_configs, "log.retention.bytes", 1),
+                default=-1,
+            ),
             tuple(malformed),
         )
 
 
-def start_conditions(
+def collect_conditions(
     directories: Sequence[str],
     metadata: str | None,
     properties: Mapping[str, str] | None,
@@ -214,18 +222,24 @@ def start_conditions(
     max_decompressed_bytes: int,
     known_losses: str | None = None,
 ) -> StartConditions:
-    """Collect the conditions of a startup; read the metadata from `metadata` or the directories.
+    """Collect the conditions of a startup.
 
-    `properties` has all broker settings, None if unknown. `known_losses` is the path of a restore
-    report.
+    Parameters
+    ----------
+    metadata
+        Path of the metadata log. By default, the metadata log is searched in `directories`.
+    properties
+        All broker settings, None if unknown.
+    known_losses
+        Path of a restore report.
     """
     losses = {} if known_losses is None else read_known_losses(known_losses)
     directories = started_directories(directories, properties)
-    directory = metadata_directory_of(directories, properties, metadata)
+    directory = find_metadata_directory(directories, properties, metadata)
     path = directory if metadata is None else metadata
     cluster, fault = None, None
-    is_there = metadata is not None or os.path.isdir(os.path.join(path or "", METADATA_LOG))
-    if path is not None and is_there:
+    has_metadata_log = metadata is not None or os.path.isdir(os.path.join(path or "", METADATA_LOG))
+    if path is not None and has_metadata_log:
         budget = shared_budget(max_decompressed_bytes)
         cluster, fault = read_started_cluster(path, properties, budget)
     return StartConditions(

@@ -12,6 +12,7 @@ import os
 import struct
 from collections.abc import Mapping
 from dataclasses import replace
+from operator import itemgetter
 
 import numpy as np
 
@@ -64,20 +65,20 @@ from kafka_index.core.logdir.metadata_files import MetaProperties, read_file, re
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import TORN_BATCH, TORN_HEADER
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
-from kafka_index.core.startup.identity import configured_node, refusal_of
+from kafka_index.core.startup.identity import configured_node_id, to_refusal
 from kafka_index.core.startup.partition_loading import (
     Loading,
-    changed_segments,
+    count_lost_records,
     load_partition,
-    lost_records,
+    predict_segments,
 )
 from kafka_index.core.startup.prediction import Outcome, PartitionPrediction, Refusal
 
 _DATA_VERSION = "data_version"
-_VERSIONS = (0, 1)
-_UNKNOWN = -1
+_DATA_VERSIONS = (0, 1)
+_NO_LEADER = -1
 # Jackson skips these characters before the first token; Python's parser skips none.
-_BLANKS = " \t\r\n"
+_JSON_WHITESPACE = " \t\r\n"
 
 _PARTITION = TopicPartition(CLUSTER_METADATA_TOPIC, 0)
 #: ``Uuid.METADATA_TOPIC_ID``.
@@ -85,8 +86,8 @@ _TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 _SNAPSHOT_SUFFIXES = (".checkpoint", ".checkpoint.part", ".checkpoint.deleted")
 #: Number of digits of the offset and of the epoch in a snapshot's name, around a separator.
 _OFFSET_WIDTH, _EPOCH_WIDTH = 20, 10
-_VERSION = "metadata.version"
-_NO_LEVEL = f"it has no feature level of {_VERSION}"
+_METADATA_VERSION = "metadata.version"
+_NO_FEATURE_LEVEL = f"the checkpoint has no feature level of {_METADATA_VERSION}"
 #: Control records that a broker reads in a bootstrap checkpoint, by type (``BatchFileReader``).
 _BOOTSTRAP_CONTROLS = {
     kind: next(schema for schema in KRAFT_CONTROL if schema.name == name)
@@ -96,7 +97,8 @@ _BOOTSTRAP_CONTROLS = {
         (4, "SnapshotFooterRecord"),
     )
 }
-_SIZE = struct.Struct(">8xi")
+_BATCH_LENGTH = struct.Struct(">8xi")
+_NOT_AN_OBJECT = "the first line is not a JSON object"
 
 
 def quorum_state_error(metadata_log: str) -> Refusal | None:
@@ -114,7 +116,7 @@ def quorum_state_error(metadata_log: str) -> Refusal | None:
     if data is None:
         return None
     try:
-        _check(_first_object(data))
+        _check_quorum_state(_parse_first_object(data))
     except ValueError as error:
         content = quote_content(data.decode(errors="replace"), path)
         return Refusal(path, None, f"{error}, found {content}")
@@ -128,7 +130,7 @@ def sole_voter(metadata_log: str) -> int | None:
     """
     try:
         data = read_file(os.path.join(metadata_log, QUORUM_STATE))
-        voters = _first_object(data or b"").get("currentVoters")
+        voters = _parse_first_object(data or b"").get("currentVoters")
     except (DirectoryFailsError, ValueError):
         return None
     if not isinstance(voters, list) or len(voters) != 1 or not isinstance(voters[0], dict):
@@ -137,49 +139,49 @@ def sole_voter(metadata_log: str) -> int | None:
     return voter if type(voter) is int else None
 
 
-def _first_object(data: bytes) -> Mapping[str, object]:
-    """Parse the JSON object at the start of the first line; the rest is ignored, as in Jackson."""
+def _parse_first_object(data: bytes) -> Mapping[str, object]:
+    """Parse the JSON object at the start of the first line; ignore later text, as in Jackson."""
     try:
         lines = java_lines(data.decode())
-        found, _ = json.JSONDecoder(parse_constant=_refuse).raw_decode(
-            lines[0].lstrip(_BLANKS) if lines else ""
+        parsed, _ = json.JSONDecoder(parse_constant=_reject_constant).raw_decode(
+            lines[0].lstrip(_JSON_WHITESPACE) if lines else ""
         )
     except (ValueError, RecursionError):
-        raise ValueError("its first line is not a JSON object") from None
-    if not isinstance(found, dict):
-        raise ValueError("its first line is not a JSON object")  # noqa: TRY004
-    return found
+        raise ValueError(_NOT_AN_OBJECT) from None
+    if not isinstance(parsed, dict):
+        raise ValueError(_NOT_AN_OBJECT)  # noqa: TRY004
+    return parsed
 
 
-def _refuse(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise ValueError(name)
 
 
-def _check(state: Mapping[str, object]) -> None:
+def _check_quorum_state(state: Mapping[str, object]) -> None:
     """Check the fields in Kafka's order; raise `ValueError` if one is missing or malformed."""
     if _DATA_VERSION not in state:
         raise ValueError(f"{_DATA_VERSION} is missing")
-    version = _short(state[_DATA_VERSION])
-    if version not in _VERSIONS:
+    version = _to_short(state[_DATA_VERSION])
+    if version not in _DATA_VERSIONS:
         raise ValueError(f"{_DATA_VERSION} is {version}, expected 0 or 1")
     has_cluster_id = "clusterId" in state or not version
-    if has_cluster_id and not isinstance(_field(state, "clusterId"), str):
+    if has_cluster_id and not isinstance(_required_field(state, "clusterId"), str):
         raise ValueError("clusterId is not a string")
-    leader = _integer(state, "leaderId", INT32_MAX)
-    epoch = _integer(state, "leaderEpoch", INT32_MAX)
-    _integer(state, "votedId", INT32_MAX)
+    leader = _required_integer(state, "leaderId", INT32_MAX)
+    epoch = _required_integer(state, "leaderEpoch", INT32_MAX)
+    _required_integer(state, "votedId", INT32_MAX)
     if "votedDirectoryId" in state or version:
-        text = _field(state, "votedDirectoryId")
-        if not isinstance(text, str) or parse_java_uuid(text) is None:
+        directory_id = _required_field(state, "votedDirectoryId")
+        if not isinstance(directory_id, str) or parse_java_uuid(directory_id) is None:
             raise ValueError("votedDirectoryId is not a UUID in base64")
     if "appliedOffset" in state or not version:
-        _integer(state, "appliedOffset", INT64_MAX)
+        _required_integer(state, "appliedOffset", INT64_MAX)
     if "currentVoters" in state or not version:
-        _check_voters(_field(state, "currentVoters"), version)
-    if leader < _UNKNOWN:
-        raise ValueError(f"leaderId is {leader}, expected -1 or a node")
+        _check_voters(_required_field(state, "currentVoters"), version)
+    if leader < _NO_LEADER:
+        raise ValueError(f"leaderId is {leader}, expected -1 or a node ID")
     if epoch == INT32_MAX:
-        raise ValueError(f"leaderEpoch is {epoch}, and no election can follow")
+        raise ValueError(f"leaderEpoch is {epoch}, after which no election is possible")
 
 
 def _check_voters(voters: object, version: int) -> None:
@@ -187,26 +189,26 @@ def _check_voters(voters: object, version: int) -> None:
         raise ValueError("currentVoters is not an array")  # noqa: TRY004
     for voter in voters:
         if version:
-            raise ValueError("currentVoters is not empty, expected none in data_version 1")
+            raise ValueError("currentVoters is not empty, although data_version is 1")
         if not isinstance(voter, dict):
             raise ValueError("voterId is missing")  # noqa: TRY004
-        _integer(voter, "voterId", INT32_MAX)
+        _required_integer(voter, "voterId", INT32_MAX)
 
 
-def _field(state: Mapping[str, object], name: str) -> object:
+def _required_field(state: Mapping[str, object], name: str) -> object:
     if name not in state:
         raise ValueError(f"{name} is missing")
     return state[name]
 
 
-def _integer(state: Mapping[str, object], name: str, largest: int) -> int:
-    value = _field(state, name)
-    if type(value) is not int or not -largest - 1 <= value <= largest:
-        raise ValueError(f"{name} is not a {64 if largest == INT64_MAX else 32}-bit integer")
+def _required_integer(state: Mapping[str, object], name: str, max_value: int) -> int:
+    value = _required_field(state, name)
+    if type(value) is not int or not -max_value - 1 <= value <= max_value:
+        raise ValueError(f"{name} is not a {64 if max_value == INT64_MAX else 32}-bit integer")
     return value
 
 
-def _short(value: object) -> int:
+def _to_short(value: object) -> int:
     """Convert a JSON value to 16 bits (``JsonNode.shortValue``); 0 if it is not a number."""
     if type(value) is float:
         value = int(max(min(value, INT32_MAX), -INT32_MAX - 1))
@@ -216,13 +218,13 @@ def _short(value: object) -> int:
 
 
 def metadata_log_error(directory: str, settings: LogSettings, clock: Clock) -> Refusal | None:
-    """Return why a node exits because of its metadata log; None if it does not, or has none.
+    """Return why a node exits because of its metadata log; None if the log loads or is missing.
 
     `directory` contains ``__cluster_metadata-0``. Raises `KafkaIndexError` if this process has no
     permission to read a file.
     """
-    found = predict_metadata_log(directory, settings, clock)
-    return found if isinstance(found, Refusal) else None
+    prediction = predict_metadata_log(directory, settings, clock)
+    return prediction if isinstance(prediction, Refusal) else None
 
 
 def predict_metadata_log(
@@ -243,9 +245,9 @@ def predict_metadata_log(
     try:
         with load_partition(_PARTITION, path, loading) as loaded:
             log_start_offset = loaded.log.log_start_offset
-            snapshots = _snapshots(path, log_start_offset)
+            snapshots = _list_snapshots(path, log_start_offset)
             newest = max(snapshots, default=(log_start_offset,))[0]
-            lost, end_before = lost_records(loaded, newest)
+            lost, end_before = count_lost_records(loaded, newest)
             log = loaded.log
             if newest > log.log_end_offset:
                 # ReplicatedLog.truncateToLatestSnapshot
@@ -262,14 +264,14 @@ def predict_metadata_log(
                 loaded=log,
                 high_watermark=log.log_end_offset,
                 lost=lost,
-                segments=tuple(changed_segments(loaded)),
+                segments=tuple(predict_segments(loaded)),
                 notes=("no other controller has the records that the metadata log loses",),
             )
         read_topic_id(path)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
-        return refusal_of(StartRefusedError.of(error, path))
+        return to_refusal(StartRefusedError.of(error, path))
     return (
         topic_id_error(path)
         or snapshots_error(path, log_start_offset)
@@ -279,14 +281,14 @@ def predict_metadata_log(
 
 
 def topic_id_error(path: str) -> Refusal | None:
-    """Return why a node exits because of the topic ID of its metadata log, None if it does not.
+    """Return why a node exits because of the topic ID of its metadata log, None if it is valid.
 
     Raises `StartRefusedError` if a node exits on this file as it does for any partition.
     """
     topic_id = read_topic_id(path)
     if topic_id in (None, _TOPIC_ID):
         return None
-    return Refusal(path, None, f"its topic id is {topic_id}, expected {_TOPIC_ID}")
+    return Refusal(path, None, f"the topic ID is {topic_id}, expected {_TOPIC_ID}")
 
 
 def read_started_cluster(
@@ -295,32 +297,32 @@ def read_started_cluster(
     """Read the metadata that a node has after startup, or return why it is unknown.
 
     `path` is the metadata log or the directory that contains it; `properties` are the node's
-    settings, None if unknown. A node truncates its log at the first corruption and may fetch the
-    rest from other controllers. Raises `InputError` if there is no metadata log, or no permission
-    to read it.
+    settings, None if unknown. A node truncates its log at the first corruption, and may fetch the
+    truncated records from other controllers. Raises `InputError` if there is no metadata log, or if
+    this process has no permission to read it.
     """
-    found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
-    raise_retriable(found.faults.first)
-    if found.cluster is None:
-        raise InputError("there is no metadata log", path=path)
-    if found.faults.first:
-        return None, f"the metadata log cannot be read: {found.faults.first[0]}"
-    for cut in found.cuts:
-        if (cut.path or "").endswith(_SNAPSHOT_SUFFIXES[0]):
-            if not _is_torn_footer(cut):
-                return None, f"the metadata log lacks a part of its snapshot: {cut}"
-        elif not _is_sole_controller(os.path.dirname(cut.path or ""), properties):
+    metadata = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
+    raise_retriable(metadata.faults.first)
+    if metadata.cluster is None:
+        raise InputError("the directory has no metadata log", path=path)
+    if metadata.faults.first:
+        return None, f"the metadata log cannot be read: {metadata.faults.first[0]}"
+    for truncation in metadata.cuts:
+        if (truncation.path or "").endswith(_SNAPSHOT_SUFFIXES[0]):
+            if not _is_torn_footer(truncation):
+                return None, f"the snapshot of the metadata log is incomplete: {truncation}"
+        elif not _is_sole_controller(os.path.dirname(truncation.path or ""), properties):
             return (
                 None,
-                f"the metadata log is truncated, and other controllers may have the rest: {cut}",
+                f"the metadata log is truncated, unlike those of other controllers: {truncation}",
             )
-    return found.cluster, None
+    return metadata.cluster, None
 
 
-def _is_torn_footer(cut: CorruptLogError) -> bool:
+def _is_torn_footer(truncation: CorruptLogError) -> bool:
     """Return whether a snapshot has all its records and only its footer batch is incomplete."""
-    data = read_file(cut.path or "") or b""
-    batch = data[cut.position_bytes or 0 :][: RECORD_BATCH_HEADER.itemsize]
+    data = read_file(truncation.path or "") or b""
+    batch = data[truncation.position_bytes or 0 :][: RECORD_BATCH_HEADER.itemsize]
     (header,) = np.frombuffer(
         batch.ljust(RECORD_BATCH_HEADER.itemsize, b"\0"), RECORD_BATCH_HEADER, 1
     )
@@ -329,56 +331,56 @@ def _is_torn_footer(cut: CorruptLogError) -> bool:
 
 def _is_sole_controller(metadata_log: str, properties: Mapping[str, str] | None) -> bool:
     voter = sole_voter(metadata_log)
-    node_id = configured_node(properties)
+    node_id = configured_node_id(properties)
     if node_id is None:
         try:
-            found = MetaProperties.read(os.path.dirname(metadata_log))
+            meta_properties = MetaProperties.read(os.path.dirname(metadata_log))
         except DirectoryFailsError:
-            found = None
-        node_id = None if found is None else found.node_id
+            meta_properties = None
+        node_id = None if meta_properties is None else meta_properties.node_id
     return voter is not None and voter == node_id
 
 
 def snapshots_error(path: str, log_start_offset: int = 0) -> Refusal | None:
-    """Return why a node exits because of its metadata snapshots, None if it does not.
+    """Return why a node exits because of its metadata snapshots, None if they are valid.
 
-    `path` is the directory of the log or its URI; `log_start_offset` is the loaded log's.
-    Raises `KafkaIndexError` if a file cannot be read.
+    `path` is the directory of the log or its URI, and `log_start_offset` is the log start offset
+    after loading. Raises `KafkaIndexError` if a file cannot be read.
     """
     try:
-        found = _snapshots(path, log_start_offset)
+        snapshots = _list_snapshots(path, log_start_offset)
     except StartRefusedError as error:
-        return refusal_of(error)
-    if not found:
-        text = f"there is no snapshot at or after its log start {log_start_offset}"
-        return Refusal(path, None, text) if log_start_offset else None
-    *_, last = max(found, key=lambda one: one[:2])
-    reason = last.file_error()
+        return to_refusal(error)
+    if not snapshots:
+        missing = f"no snapshot exists at or after the log start offset {log_start_offset}"
+        return Refusal(path, None, missing) if log_start_offset else None
+    *_, newest_entry = max(snapshots, key=itemgetter(0, 1))
+    reason = newest_entry.file_error()
     if reason is None:
-        info = last.info()
+        info = newest_entry.info()
         reason = _snapshot_error(
             path,
             SegmentFile(CLUSTER_METADATA_TOPIC, 0, 0, info.path, info.size_bytes, info.mtime_ns),
         )
-    return None if reason is None else Refusal(last.path, None, reason)
+    return None if reason is None else Refusal(newest_entry.path, None, reason)
 
 
-def _snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]:
+def _list_snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]:
     """Return the snapshots at or after the log start: offset, epoch and entry.
 
     Raises `StartRefusedError` if a snapshot's name is malformed.
     """
-    found = []
+    snapshots = []
     for entry in scan_directory(path):
         if not entry.name.endswith(_SNAPSHOT_SUFFIXES):
             continue
         offset = parse_java_integer(entry.name[:_OFFSET_WIDTH], INT64_MAX)
         epoch = parse_java_integer(entry.name[_OFFSET_WIDTH + 1 :][:_EPOCH_WIDTH], INT32_MAX)
         if offset is None or epoch is None:
-            raise StartRefusedError("its name is not OFFSET-EPOCH.checkpoint", path=entry.path)
+            raise StartRefusedError("the file name is not OFFSET-EPOCH.checkpoint", path=entry.path)
         if entry.name.endswith(_SNAPSHOT_SUFFIXES[0]) and offset >= log_start_offset:
-            found.append((offset, epoch, entry))
-    return found
+            snapshots.append((offset, epoch, entry))
+    return snapshots
 
 
 def _snapshot_error(path: str, snapshot: SegmentFile) -> str | None:
@@ -387,31 +389,33 @@ def _snapshot_error(path: str, snapshot: SegmentFile) -> str | None:
     An incomplete end is silently ignored. Without a feature level, the state is not published.
     """
     source = LogFileSource.of_segment(snapshot, verify_crc=True)
-    count = 0
-    for window, start, batches in source.windows():
-        count += batches.rows
-        magics = window[batches.position_bytes - start + MAGIC_POSITION]
+    batch_count = 0
+    for window, window_start, batches in source.windows():
+        batch_count += batches.rows
+        magics = window[batches.position_bytes - window_start + MAGIC_POSITION]
         if (magics != MAGIC_RECORD_BATCH).any():
-            return "it has a batch with a magic other than 2"
-    if not count:
-        return "it has no header"
+            return "the snapshot has a batch with a magic other than 2"
+    if not batch_count:
+        return "the snapshot has no header"
     if source.stop is None:
         return None
     if source.stop.code not in (TORN_BATCH, TORN_HEADER):
         return f"{source.stop.name} at byte {source.stop.position_bytes}"
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-    found = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
-    raise_retriable(found.faults.first)
-    if found.cluster is None or _VERSION in found.cluster.features:
+    metadata = read_metadata([path], budget=budget, topics=(CLUSTER_METADATA_TOPIC,), recovers=True)
+    raise_retriable(metadata.faults.first)
+    if metadata.cluster is None or _METADATA_VERSION in metadata.cluster.features:
         return None
-    at = source.stop.position_bytes
-    return f"it is torn at byte {at}, and no feature level of {_VERSION} is left"
+    position_bytes = source.stop.position_bytes
+    return (
+        f"it is torn at byte {position_bytes}, and no feature level of {_METADATA_VERSION} is left"
+    )
 
 
 def bootstrap_error(path: str) -> str | None:
-    """Return why a broker exits because of the bootstrap checkpoint, None if it does not.
+    """Return why a broker exits because of the bootstrap checkpoint, None if it is valid.
 
-    Raises `KafkaIndexError` if this process has no permission to read it, or if it is unclear
+    Raises `KafkaIndexError` if this process has no permission to read the file, or if it is unclear
     whether a broker can read its contents.
     """
     try:
@@ -419,7 +423,7 @@ def bootstrap_error(path: str) -> str | None:
     except BadFileError as error:
         return error.message
     if not data:
-        return None if data is None else _NO_LEVEL
+        return None if data is None else _NO_FEATURE_LEVEL
     reason = _batches_error(data)
     if reason is not None:
         return reason
@@ -442,7 +446,7 @@ def bootstrap_error(path: str) -> str | None:
         return f"the records at byte {fault.position_bytes} cannot be read: {fault.message}"
     if log.cut is not None and log.cut.message not in (TORN_HEADER, TORN_BATCH):
         raise log.cut
-    return None if has_level else _NO_LEVEL
+    return None if has_level else _NO_FEATURE_LEVEL
 
 
 def _read_bootstrap_record(record: LogRecord) -> bool:
@@ -454,36 +458,40 @@ def _read_bootstrap_record(record: LogRecord) -> bool:
         decoded = METADATA_CODEC.decode(record.value)
         if decoded.name != "FeatureLevelRecord" or decoded.value is None:
             return False
-        return decoded.value.text("name") == _VERSION
+        return decoded.value.text("name") == _METADATA_VERSION
     key = MessageReader(record.key or b"")
-    version, kind = key.int16(), key.int16()
-    schema = _BOOTSTRAP_CONTROLS.get(kind)
+    version, control_type = key.int16(), key.int16()
+    schema = _BOOTSTRAP_CONTROLS.get(control_type)
     if version < 0 or schema is None:
-        raise CorruptRecordError(f"a control record of type {kind}, version {version}")
+        raise CorruptRecordError(
+            f"a control record has the unknown type {control_type}, version {version}"
+        )
     if record.value is None:
-        raise CorruptRecordError("a control record without a value")
+        raise CorruptRecordError("a control record has no value")
     schema.read(MessageReader(record.value), 0)
     return False
 
 
 def _batches_error(data: bytes) -> str | None:
-    """Return which batch has a header that a broker cannot read; an incomplete one ends the file.
+    """Return which batch header a broker cannot read; an incomplete batch ends the file.
 
     Source: ``FileLogInputStream.nextBatch``, ``Batch.data``.
     """
-    at = 0
-    while at < len(data) - HEADER_SIZE_UP_TO_MAGIC:
-        (size,) = _SIZE.unpack_from(data, at)
-        end = at + _SIZE.size + size
-        if size < MIN_LENGTH:
-            return f"the batch at byte {at} has an impossible size (CorruptRecordException)"
-        if end > len(data):
+    position_bytes = 0
+    while position_bytes < len(data) - HEADER_SIZE_UP_TO_MAGIC:
+        (length,) = _BATCH_LENGTH.unpack_from(data, position_bytes)
+        end_bytes = position_bytes + _BATCH_LENGTH.size + length
+        if length < MIN_LENGTH:
+            return (
+                f"the batch at byte {position_bytes} has an invalid length (CorruptRecordException)"
+            )
+        if end_bytes > len(data):
             break
-        if data[at + MAGIC_POSITION] == MAGIC_RECORD_BATCH:
-            if end - at < RECORD_BATCH_HEADER.itemsize:
-                return f"the batch at byte {at} is shorter than its header"
-            (header,) = np.frombuffer(data, RECORD_BATCH_HEADER, 1, at)
+        if data[position_bytes + MAGIC_POSITION] == MAGIC_RECORD_BATCH:
+            if end_bytes - position_bytes < RECORD_BATCH_HEADER.itemsize:
+                return f"the batch at byte {position_bytes} is shorter than its header"
+            (header,) = np.frombuffer(data, RECORD_BATCH_HEADER, 1, position_bytes)
             if not header["record_count"]:
-                return f"the batch at byte {at} has no record"
-        at = end
+                return f"the batch at byte {position_bytes} has no records"
+        position_bytes = end_bytes
     return None

@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -90,13 +91,13 @@ from kafka_index.core.records.batch_table import (
 )
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import first_offset
-from kafka_index.core.startup.found_files import FoundFiles, FoundSegment, find_files
 from kafka_index.core.startup.prediction import (
     LoadedLog,
     LostRecords,
     SegmentAction,
     SegmentPrediction,
 )
+from kafka_index.core.startup.startup_files import StartupFiles, StartupSegment, list_startup_files
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +112,7 @@ class Loading(LoadConditions):
     is_offline: bool = False
 
     @classmethod
-    def of(
+    def from_directory(
         cls, root: DataDirectory, partition: TopicPartition, config: LogConfig, clock: Clock
     ) -> Loading:
         return cls(
@@ -141,7 +142,7 @@ class LoadedPartition:
         Approximate number of bytes read from logs and snapshots.
     """
 
-    files: FoundFiles
+    files: StartupFiles
     log: LoadedLog
     segments: list[LoadedSegment]
     deleted: dict[int, LoadedSegment]
@@ -158,7 +159,9 @@ def load_partition(
     Raises `StartRefusedError` if a broker does not start on it, and `InputError` if a file cannot
     be read.
     """
-    predicted = _PredictedFiles(directory, find_files(partition, directory), loading.settings)
+    predicted = _PredictedFiles(
+        directory, list_startup_files(partition, directory), loading.settings
+    )
     try:
         yield _load_or_split(directory, predicted, loading)
     finally:
@@ -171,7 +174,7 @@ class _PredictedFiles:
     """The segments of a partition, opened read-only (`LoadingFiles`)."""
 
     directory: str
-    files: FoundFiles
+    files: StartupFiles
     settings: LogSettings
     segments: list[LoadedSegment] = field(default_factory=list)
     deleted: dict[int, LoadedSegment] = field(default_factory=dict)
@@ -179,39 +182,42 @@ class _PredictedFiles:
     opened: list[LoadedSegment] = field(default_factory=list)
 
     def open_segments(self) -> Iterator[LoadedSegment]:
-        for found in self.files.segments:
-            spans = self.splits.get(found.log.base_offset)
+        for files in self.files.segments:
+            spans = self.splits.get(files.log.base_offset)
             if spans is None:
-                segments = [LoadedSegment(found.log.base_offset, self.settings, found)]
+                segments = [LoadedSegment(files.log.base_offset, self.settings, files)]
             else:
                 segments = [
-                    LoadedSegment(each.base_offset, self.settings, found, each) for each in spans
+                    LoadedSegment(span.base_offset, self.settings, files, span) for span in spans
                 ]
             self.opened += segments
             yield from segments
 
     def split(self, base_offset: int) -> None:
-        """Split a segment and discard its loaded state.
-
-        The producer snapshot at its base offset is deleted too.
-        """
-        found = next(one for one in self.files.segments if one.log.base_offset == base_offset)
-        spans = split_segment(found.log, shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
+        """Split a segment; discard the loaded state and the snapshot at its base offset."""
+        files = next(
+            segment for segment in self.files.segments if segment.log.base_offset == base_offset
+        )
+        spans = split_segment(files.log, shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
         if not spans:
-            raise StartRefusedError("an offset does not fit the segment", path=found.log.log_path)
-        is_listed = any(one.base_offset == base_offset for one in self.segments)
+            raise StartRefusedError(
+                "an offset does not fit into the segment", path=files.log.log_path
+            )
+        is_listed = any(segment.base_offset == base_offset for segment in self.segments)
         if not is_listed and spans[0].base_offset != base_offset:
             # ``LocalLog.replaceSegments`` does not replace a segment that is still being loaded.
-            spans = [SegmentSpan(base_offset, 0, found.log.log_size_bytes), *spans]
+            spans = [SegmentSpan(base_offset, 0, files.log.log_size_bytes), *spans]
         self.splits[base_offset] = spans
-        self.files.snapshots = [each for each in self.files.snapshots if each != base_offset]
+        self.files.snapshots = [offset for offset in self.files.snapshots if offset != base_offset]
         self.segments, self.deleted = [], {}
 
     def create_segment(self, base_offset: int) -> LoadedSegment:
         path = os.path.join(self.directory, f"{base_offset:0{OFFSET_DIGITS}d}{LOG_SUFFIX}")
-        kind = opening_error(path)
-        if kind is not None:
-            raise DirectoryFailsError(f"the log to be made is {kind}", path=path)
+        path_error = opening_error(path)
+        if path_error is not None:
+            raise DirectoryFailsError(
+                f"a broker cannot create the log: the path is {path_error}", path=path
+            )
         return LoadedSegment(base_offset, self.settings)
 
     def delete_segment(self, segment: LoadedSegment) -> None:
@@ -235,7 +241,7 @@ def _load_or_split(directory: str, files: _PredictedFiles, loading: Loading) -> 
 
 def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
     snapshots = PredictedSnapshots(directory, files.files.snapshots)
-    with _refusals(directory):
+    with _converting_errors(directory):
         epochs = PredictedEpochs(directory)
         loader = LogLoader(
             files,
@@ -247,7 +253,7 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
         )
         offsets = loader.load()
         producers = loader.producer_state.producers
-        _look_up_unstable(files.segments, producers, offsets, loading)
+        _look_up_first_unstable_offset(files.segments, producers, offsets, loading)
     log = LoadedLog(
         offsets.log_start_offset,
         offsets.log_end_offset,
@@ -257,13 +263,13 @@ def _load(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPar
         decode_snapshot(producers.snapshot()),
         producers.first_unstable_offset,
     )
-    bytes_read = snapshots.bytes_read + sum(one.bytes_read for one in files.opened)
+    bytes_read = snapshots.bytes_read + sum(segment.bytes_read for segment in files.opened)
     return LoadedPartition(
         files.files, log, files.segments, files.deleted, loader.reasons, bytes_read
     )
 
 
-def _look_up_unstable(
+def _look_up_first_unstable_offset(
     segments: Sequence[LoadedSegment],
     producers: Producers,
     offsets: LoadedOffsets,
@@ -273,16 +279,16 @@ def _look_up_unstable(
 
     Source: ``UnifiedLog.maybeIncrementFirstUnstableOffset``, ``LocalLog.read``.
     """
-    unstable = (producers.first_unstable_offset, producers.first_replayed_transaction)
-    first = min((offset for offset in unstable if offset is not None), default=None)
-    if first is None:
+    open_offsets = (producers.first_unstable_offset, producers.first_replayed_transaction)
+    first_offset = min((offset for offset in open_offsets if offset is not None), default=None)
+    if first_offset is None:
         return
     if loading.is_offline:
         raise StartRefusedError(
-            f"a transaction is open from offset {first}: a broker exits if the data directory is "
-            "offline when it looks the transaction up"
+            f"a transaction is open from offset {first_offset}, and the data directory is already "
+            "offline: a broker exits when it looks up the transaction"
         )
-    offset = max(first, offsets.log_start_offset)
+    offset = max(first_offset, offsets.log_start_offset)
     if not segments[0].base_offset <= offset < offsets.log_end_offset:
         return
     for segment in segments[floor_segment(segments, offset) :]:
@@ -291,7 +297,7 @@ def _look_up_unstable(
 
 
 @contextmanager
-def _refusals(directory: str) -> Iterator[None]:
+def _converting_errors(directory: str) -> Iterator[None]:
     """Convert errors on which a broker fails to `StartRefusedError`."""
     try:
         yield
@@ -324,19 +330,19 @@ class PredictedSnapshots(SnapshotFiles):
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
         """Return the latest valid snapshot and its offset, and the corrupt snapshots after it."""
-        damaged: list[tuple[int, CorruptSnapshotError]] = []
+        corrupt: list[tuple[int, CorruptSnapshotError]] = []
         for offset in reversed(list(offsets)):
             data = self._written.get(offset)
             if data is None:
-                found, entries, faults = super().load_latest([offset])
+                snapshot_offset, entries, faults = super().load_latest([offset])
                 path = snapshot_path(self._directory, offset)
                 self.bytes_read += os.path.getsize(path)
-                if found is not None:
-                    return found, entries, damaged
-                damaged += faults
+                if snapshot_offset is not None:
+                    return snapshot_offset, entries, corrupt
+                corrupt += faults
             else:
-                return offset, decode_snapshot(data), damaged
-        return None, None, damaged
+                return offset, decode_snapshot(data), corrupt
+        return None, None, corrupt
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
         """Keep a snapshot in memory.
@@ -348,8 +354,8 @@ class PredictedSnapshots(SnapshotFiles):
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
             if stat.S_ISFIFO(os.stat(path).st_mode):
-                raise StartRefusedError("the snapshot to be written is a pipe", path=path)
-            kind = "a directory" if os.path.isdir(path) else "no file"
+                raise StartRefusedError("a broker cannot write the snapshot to a pipe", path=path)
+            kind = "a directory" if os.path.isdir(path) else "not a regular file"
             raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
         if leads_nowhere(path):
             raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
@@ -362,12 +368,12 @@ class PredictedSnapshots(SnapshotFiles):
 
 
 class PredictedEpochs(EpochFile):
-    """The leader epochs of a partition, kept only in memory."""
+    """The leader epochs of a partition; changes remain in memory."""
 
     def _write(self, text: str) -> None: ...
 
 
-_TORN = (TORN_HEADER, TORN_BATCH)
+_TORN_CODES = (TORN_HEADER, TORN_BATCH)
 #: Size of an in-memory index without entries.
 _NO_INDEX_BYTES = OFFSET_ENTRY.itemsize
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
@@ -376,7 +382,7 @@ _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 def find_batch(
     log: Bytes, path: str, offset_index: OffsetIndex, offset: int
 ) -> LogOffsetPosition | None:
-    """Find the batch that contains an offset, or the first batch after it, if any.
+    """Find the batch that contains an offset, or the first later batch, if any.
 
     An incomplete batch ends the log. Raises `StartRefusedError` if a broker cannot read a batch
     before the result. Source: ``LogSegment.translateOffset``.
@@ -386,23 +392,25 @@ def find_batch(
     if start >= len(log):
         return None
     try:
-        found = translate_offset(log, path, offset_index, offset, verify_entry=False)
+        position = translate_offset(log, path, offset_index, offset, verify_entry=False)
     except CorruptLogError:
-        found = None
-    _check_way(log, path, start, offset_index.base_offset, _end_of_way(log, found, offset))
-    return found
+        position = None
+    _check_searched_batches(
+        log, path, start, offset_index.base_offset, _search_end(log, position, offset)
+    )
+    return position
 
 
-def check_stop(stop: ScanStop | None, log_size: int, path: str, what: str) -> None:
-    """Raise if a broker fails to read past a batch; an incomplete batch is the end of the log."""
-    if stop is None or stop.code in _TORN:
+def check_stop(stop: ScanStop | None, log_size: int, path: str, subject: str) -> None:
+    """Raise if a broker fails to read the batch of `stop`; an incomplete batch ends the log."""
+    if stop is None or stop.code in _TORN_CODES:
         return
     if log_size - stop.position_bytes <= HEADER_SIZE_UP_TO_MAGIC:
         return
-    raise stop.error(StartRefusedError, path, f"{what} cannot be read: ")
+    raise stop.error(StartRefusedError, path, f"{subject} cannot be read: ")
 
 
-def _end_of_way(log: Bytes, position: LogOffsetPosition | None, offset: int) -> int:
+def _search_end(log: Bytes, position: LogOffsetPosition | None, offset: int) -> int:
     """Return the position after the last batch read by a search, or the log size if no match."""
     if position is None:
         return len(log)
@@ -414,14 +422,14 @@ def _end_of_way(log: Bytes, position: LogOffsetPosition | None, offset: int) -> 
     return min(end + max(LOG_OVERHEAD_BYTES + length, len(following)), len(log))
 
 
-def _check_way(log: Bytes, path: str, start: int, base_offset: int, end: int) -> None:
+def _check_searched_batches(log: Bytes, path: str, start: int, base_offset: int, end: int) -> None:
     batches = LogBatches(log[:end], start, base_offset, verify_crc=False, any_offset=True)
     for chunk in batches:
-        _check_messages(log, path, chunk)
+        _check_compressed_messages(log, path, chunk)
     check_stop(batches.stop, end, path, "the log")
 
 
-def _check_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
+def _check_compressed_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
     """Check that the base offset of compressed v0 and v1 messages can be read (``baseOffset``)."""
     is_message = chunk.control_type == CONTROL_MESSAGE
     positions = chunk.position_bytes[is_message & (chunk.attributes & COMPRESSION_MASK != 0)]
@@ -450,9 +458,7 @@ class SegmentOverflowError(Exception):
 
 
 class LoadedSegment:
-    """A segment of a partition that is being loaded.
-
-    If it has no files, it is empty.
+    """A segment of a partition that is being loaded; empty if it has no files.
 
     Attributes
     ----------
@@ -463,29 +469,29 @@ class LoadedSegment:
     is_rebuilt
         Whether it was recovered.
     is_split
-        Whether a broker has split it off another segment. It starts at `start_bytes` of the
-        other log, and its index has been built.
+        Whether it results from the split of a segment. It then starts at `start_bytes` of the log
+        of that segment, and its index has been built.
     """
 
     def __init__(
         self,
         base_offset: int,
         settings: LogSettings,
-        found: FoundSegment | None = None,
+        files: StartupSegment | None = None,
         span: SegmentSpan | None = None,
     ) -> None:
         self.base_offset = base_offset
         self.settings = settings
         self.is_split = span is not None
         self.start_bytes = 0 if span is None else span.start_bytes
-        if found is not None and span is not None:
-            log = replace(found.log, base_offset=base_offset)
-            found = FoundSegment(log, is_swapped=False)
-        self.found = found
+        if files is not None and span is not None:
+            log = replace(files.log, base_offset=base_offset)
+            files = StartupSegment(log, is_swapped=False)
+        self.files = files
         self.bytes_read = 0
         self.is_rebuilt = False
         self._file: MappedFile | None = None
-        self.original_bytes = 0 if found is None else found.log.log_size_bytes
+        self.original_bytes = 0 if files is None else files.log.log_size_bytes
         if span is not None:
             self.original_bytes = span.end_bytes - span.start_bytes
         self.size_bytes = self.original_bytes
@@ -494,7 +500,7 @@ class LoadedSegment:
 
     @property
     def path(self) -> str:
-        return IN_MEMORY if self.found is None else self.found.log.log_path
+        return IN_MEMORY if self.files is None else self.files.log.log_path
 
     @property
     def log(self) -> Bytes:
@@ -503,10 +509,10 @@ class LoadedSegment:
     @property
     def original_log(self) -> Bytes:
         """The bytes of its log before truncation, mapped on first use."""
-        if self._file is None and self.found is not None and self.original_bytes:
-            file = open_log(self.found.log.log_path, self.found.log)
+        if self._file is None and self.files is not None and self.original_bytes:
+            file = open_log(self.files.log.log_path, self.files.log)
             if not isinstance(file, MappedFile):
-                raise InputError("not a local log", path=self.path)
+                raise InputError("the log is not on a local disk", path=self.path)
             self._file = file
         if self._file is None:
             return _NO_BYTES
@@ -516,8 +522,8 @@ class LoadedSegment:
     def offset_index(self) -> OffsetIndex:
         """Its offset index: the existing file, or the index built by recovery."""
         if self._index is None:
-            self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX)
-            path = None if self.found is None else self.found.indexes.get(OFFSET_INDEX_SUFFIX)
+            self._reject_irregular_index(OFFSET_INDEX_SUFFIX)
+            path = None if self.files is None else self.files.indexes.get(OFFSET_INDEX_SUFFIX)
             if path is None:
                 self._index = OffsetIndex(
                     IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True
@@ -528,25 +534,27 @@ class LoadedSegment:
 
     @property
     def _not_files(self) -> dict[str, str]:
-        return {} if self.found is None else self.found.not_files
+        return {} if self.files is None else self.files.not_files
 
     @property
     def _unsized(self) -> dict[str, str]:
-        return {} if self.found is None else self.found.unsized
+        return {} if self.files is None else self.files.unsized
 
-    def _refuse_what_is_no_file(self, *suffixes: str) -> None:
-        """Raise for an index that is not a regular file, as a broker fails when it opens it."""
+    def _reject_irregular_index(self, *suffixes: str) -> None:
+        """Raise if an index is not a regular file, as a broker then fails to open the index."""
         for suffix in suffixes:
             if suffix in self._not_files:
-                raise DirectoryFailsError("the index is not a file", path=self._not_files[suffix])
+                raise DirectoryFailsError(
+                    "the index is not a regular file", path=self._not_files[suffix]
+                )
 
     def passes_sanity_check(self) -> bool:
         """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
-        indexes = {} if self.found is None else self.found.indexes
-        is_swapped = self.found is not None and self.found.is_swapped
-        # To find the end of a swap file, a broker opens its index and thereby creates an empty one.
+        indexes = {} if self.files is None else self.files.indexes
+        is_swapped = self.files is not None and self.files.is_swapped
+        # To find the end of a swap file, a broker opens and thereby creates its index.
         has_index = any(
-            OFFSET_INDEX_SUFFIX in each for each in (indexes, self._not_files, self._unsized)
+            OFFSET_INDEX_SUFFIX in paths for paths in (indexes, self._not_files, self._unsized)
         )
         if not has_index and not is_swapped and not self.is_split:
             return False
@@ -565,7 +573,7 @@ class LoadedSegment:
         return True
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
-        """Find the batch that contains an offset, or the first batch after it, if any."""
+        """Find the batch that contains an offset, or the first later batch, if any."""
         return find_batch(self.log, self.path, self.offset_index, offset)
 
     def bytes_of(self, start: int, end: int) -> Bytes:
@@ -613,13 +621,13 @@ class LoadedSegment:
                 # case.
                 path = self._unsized[suffix]
                 raise StartRefusedError(
-                    "the index to be rebuilt is a pipe or the null device", path=path
+                    "a broker cannot rebuild an index that is a pipe or the null device", path=path
                 )
-        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-        size = self.settings.segment_index_bytes
-        index = OffsetIndex(IN_MEMORY, self.base_offset, size, growing=True)
-        times = TimeIndex(IN_MEMORY, self.base_offset, size, growing=True)
-        builder = IndexBuilder(index, times, self.settings.index_interval_bytes)
+        self._reject_irregular_index(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        index_bytes = self.settings.segment_index_bytes
+        index = OffsetIndex(IN_MEMORY, self.base_offset, index_bytes, growing=True)
+        time_index = TimeIndex(IN_MEMORY, self.base_offset, index_bytes, growing=True)
+        builder = IndexBuilder(index, time_index, self.settings.index_interval_bytes)
         stop = builder.recover(LogBatches(self.log, 0, self.base_offset, verify_crc=True))
         self.is_rebuilt = True
         self._max_timestamp_ms = builder.max_timestamp_ms
@@ -628,8 +636,8 @@ class LoadedSegment:
             if stop.code == OFFSET_BACKWARD:
                 raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
             self._use_index(index)
-            largest = self.base_offset + INT32_MAX
-            if stop.code == OFFSET_OVERFLOW and self.next_offset() > largest + 1:
+            max_offset = self.base_offset + INT32_MAX
+            if stop.code == OFFSET_OVERFLOW and self.next_offset() > max_offset + 1:
                 raise SegmentOverflowError(self.base_offset)
             raise stop.error(StartRefusedError, self.path, "the segment cannot be recovered: ")
         self._use_index(index)
@@ -647,18 +655,18 @@ class LoadedSegment:
         OffsetsGoBackError
             A broker cannot create the index. Recovery then truncates the whole log.
         """
-        path = None if self.found is None else self.found.txn_index_to_nowhere
+        path = None if self.files is None else self.files.txn_index_to_nowhere
         if path is not None and len(aborted):
             raise OffsetsGoBackError(f"the transaction index {path} is a broken link")
 
     def cut_at(self, size_bytes: int) -> int:
         """Truncate the log to a size; return the number of truncated bytes."""
-        lost = self.size_bytes - size_bytes
+        truncated_bytes = self.size_bytes - size_bytes
         self.size_bytes = size_bytes
-        return lost
+        return truncated_bytes
 
     def truncate_fully(self) -> int:
-        """Truncate everything, as Kafka does if offsets decrease (``LogSegment.truncateTo``)."""
+        """Truncate the complete log, as Kafka does if offsets decrease (``truncateTo``)."""
         self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
         return self.cut_at(0)
 
@@ -669,25 +677,27 @@ class LoadedSegment:
 
     def resize_indexes(self) -> None:
         """Raise if an index file is larger than the settings allow (``resizeIndexes``)."""
-        self._refuse_what_is_no_file(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+        self._reject_irregular_index(OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
         for unsized in self._unsized.values():
-            raise DirectoryFailsError("the index of the active segment has no size", path=unsized)
-        indexes = {} if self.found is None or self.is_rebuilt else self.found.indexes
+            raise DirectoryFailsError(
+                "the index of the active segment cannot be resized", path=unsized
+            )
+        indexes = {} if self.files is None or self.is_rebuilt else self.files.indexes
         for suffix, entry in ((OFFSET_INDEX_SUFFIX, OFFSET_ENTRY), (TIME_INDEX_SUFFIX, TIME_ENTRY)):
             path = indexes.get(suffix)
             if path is None:
                 continue
-            size = entry.itemsize
-            limit = self.settings.segment_index_bytes // size * size
+            entry_bytes = entry.itemsize
+            limit = self.settings.segment_index_bytes // entry_bytes * entry_bytes
             refuse_linked_out(path)
             with open(path, "rb") as file:
-                found = file.seek(0, 2) // size * size
-            if found > limit:
+                index_bytes = file.seek(0, 2) // entry_bytes * entry_bytes
+            if index_bytes > limit:
                 raise StartRefusedError(
                     "the index of the active segment is larger than segment.index.bytes",
                     path=path,
                     expected=f"{limit} bytes or fewer",
-                    found=found,
+                    found=index_bytes,
                 )
 
     def largest_timestamp_ms(self, now_ms: int) -> int:
@@ -695,16 +705,16 @@ class LoadedSegment:
 
         If the log was truncated, its modification time is `now_ms`.
         """
-        if self.found is None:
+        if self.files is None:
             return now_ms
-        path = self.found.indexes.get(TIME_INDEX_SUFFIX)
+        path = self.files.indexes.get(TIME_INDEX_SUFFIX)
         largest = self._max_timestamp_ms
         if not self.is_rebuilt and path is not None:
-            largest = _last_time(path)
+            largest = _last_timestamp_ms(path)
         if largest >= 0:
             return largest
         is_truncated = self.size_bytes < self.original_bytes
-        return now_ms if is_truncated else self.found.log.log_mtime_ns // 10**6
+        return now_ms if is_truncated else self.files.log.log_mtime_ns // 10**6
 
     def release(self) -> None:
         """Unmap the log until its next use, since a partition can have very many segments."""
@@ -718,65 +728,61 @@ class LoadedSegment:
         self.release()
 
 
-def _last_time(path: str) -> int:
+def _last_timestamp_ms(path: str) -> int:
     """Return the timestamp of the last slot of a ``.timeindex``, including zero padding."""
-    size = TIME_ENTRY.itemsize
+    entry_bytes = TIME_ENTRY.itemsize
     refuse_linked_out(path)
     with open(path, "rb") as file:
-        entries = file.seek(0, 2) // size
+        entries = file.seek(0, 2) // entry_bytes
         if not entries:
             return NO_TIMESTAMP
-        file.seek((entries - 1) * size)
-        (entry,) = np.frombuffer(file.read(size), TIME_ENTRY)
+        file.seek((entries - 1) * entry_bytes)
+        (entry,) = np.frombuffer(file.read(entry_bytes), TIME_ENTRY)
     return int(entry["timestamp_ms"])
 
 
-_SPLIT = "split: the offsets of a segment are 2^31 or more apart"
+_SPLIT_REASON = "split: the offsets of a segment are 2^31 or more apart"
+_UNFLUSHED_REASON = "unflushed: the segment is not below the recovery point, or is the last segment"
 
 
-def changed_segments(loaded: LoadedPartition) -> Iterable[SegmentPrediction]:
+def predict_segments(loaded: LoadedPartition) -> list[SegmentPrediction]:
     files = loaded.files
-    swapped = {one.log.base_offset for one in files.segments if one.is_swapped}
-    actions: dict[int, list[SegmentPrediction]] = {}
-    for base_offset in files.replaced:
-        reason = "replaced: a finished compaction or split contains its offsets"
-        one = SegmentPrediction(base_offset, SegmentAction.DELETE, None, reason)
-        actions.setdefault(base_offset, []).append(one)
-    for base_offset in loaded.deleted:
-        one = SegmentPrediction(
-            base_offset, SegmentAction.DELETE, None, loaded.reasons.get(base_offset)
-        )
-        actions.setdefault(base_offset, []).append(one)
+    swapped_offsets = {segment.log.base_offset for segment in files.segments if segment.is_swapped}
+    replaced = "replaced: a completed compaction or split contains the offsets of this segment"
+    delete = SegmentAction.DELETE
+    predictions = [SegmentPrediction(offset, delete, None, replaced) for offset in files.replaced]
+    predictions += [
+        SegmentPrediction(offset, delete, None, loaded.reasons.get(offset))
+        for offset in loaded.deleted
+    ]
     for segment in loaded.segments:
-        if segment.found is None:
+        if segment.files is None:
             continue
-        base_offset, why = segment.base_offset, loaded.reasons.get(segment.base_offset)
+        base_offset, reason = segment.base_offset, loaded.reasons.get(segment.base_offset)
+        cut_at_bytes = None
         if segment.original_bytes > segment.size_bytes:
-            one = SegmentPrediction(base_offset, SegmentAction.CUT, segment.size_bytes, why)
-        elif base_offset in swapped:
-            text = "swapped: it takes its name from .swap"
-            one = SegmentPrediction(base_offset, SegmentAction.REPLACE, None, text)
-        elif segment.is_rebuilt:
-            text = why or "unflushed: at or above the recovery point, or the last one"
-            text = _SPLIT if segment.is_split else text
-            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, text)
+            action, cut_at_bytes = SegmentAction.CUT, segment.size_bytes
+        elif base_offset in swapped_offsets:
+            action, reason = SegmentAction.REPLACE, "swapped: a broker renames the .swap file"
         elif segment.is_split:
-            one = SegmentPrediction(base_offset, SegmentAction.REBUILD, None, _SPLIT)
+            action, reason = SegmentAction.REBUILD, _SPLIT_REASON
+        elif segment.is_rebuilt:
+            action, reason = SegmentAction.REBUILD, reason or _UNFLUSHED_REASON
         else:
-            one = SegmentPrediction(base_offset, SegmentAction.KEEP, None, why)
-        actions.setdefault(base_offset, []).append(one)
-    return [one for _, found in sorted(actions.items()) for one in found]
+            action = SegmentAction.KEEP
+        predictions.append(SegmentPrediction(base_offset, action, cut_at_bytes, reason))
+    return sorted(predictions, key=attrgetter("base_offset"))
 
 
-def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
+def count_lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRecords, int]:
     """Count the records that startup loses; also return the log end offset before startup.
 
     Records below `log_start_before` were not visible and are not counted.
     """
     lost = LostRecords()
     log_end = loaded.log.log_end_offset
-    ends = [log_end]
-    ends += [
+    end_offsets = [log_end]
+    end_offsets += [
         _add_batches(lost, segment.original_log, 0, segment.base_offset, log_start_before)
         for segment in loaded.deleted.values()
     ]
@@ -788,30 +794,32 @@ def lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[LostRe
             lost_from = 0
         if lost_from is not None:
             log = segment.original_log
-            ends.append(_add_batches(lost, log, lost_from, segment.base_offset, log_start_before))
+            end_offsets.append(
+                _add_batches(lost, log, lost_from, segment.base_offset, log_start_before)
+            )
     for base_offset, path in loaded.files.replaced.items():
         file = MappedFile(path)
         try:
             hidden_from = max(log_start_before, loaded.files.replaced_end)
-            ends.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
+            end_offsets.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
         finally:
             file.close()
-    return lost, max(ends)
+    return lost, max(end_offsets)
 
 
 def _add_batches(
     lost: LostRecords, log: Bytes, start: int, base_offset: int, from_offset: int
 ) -> int:
     """Add batches that end at or after `from_offset`; return the offset after the last batch."""
-    end = base_offset
+    end_offset = base_offset
     for batches in LogBatches(log, start, base_offset, verify_crc=False):
-        end = max(end, int(batches.last_offset.max()) + 1)
+        end_offset = max(end_offset, int(batches.last_offset.max()) + 1)
         rows = np.flatnonzero(batches.last_offset >= from_offset)
         if len(rows):
             # A corrupt header can contain any record count.
-            most = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
+            max_records = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
             lost.add(
-                int(np.clip(batches.record_count[rows], 1, most).sum()),
+                int(np.clip(batches.record_count[rows], 1, max_records).sum()),
                 (
                     max(int(batches.base_offset[rows].min()), from_offset),
                     int(batches.last_offset[rows].max()),
@@ -821,4 +829,4 @@ def _add_batches(
                     int(batches.max_timestamp_ms[rows].max()),
                 ),
             )
-    return end
+    return end_offset

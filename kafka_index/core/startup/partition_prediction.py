@@ -64,13 +64,18 @@ from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.metadata_files import read_text
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 from kafka_index.core.records.decompression import shared_budget
-from kafka_index.core.startup.conditions import OffsetRanges, Retention, is_known, known_notes
+from kafka_index.core.startup.conditions import (
+    OffsetRanges,
+    Retention,
+    format_known_losses,
+    is_known_loss,
+)
 from kafka_index.core.startup.partition_loading import (
     LoadedPartition,
     LoadedSegment,
     Loading,
-    changed_segments,
-    lost_records,
+    count_lost_records,
+    predict_segments,
 )
 from kafka_index.core.startup.prediction import LostRecords, Outcome, PartitionPrediction
 
@@ -81,7 +86,7 @@ def predict_loaded(
     predicted: PartitionPrediction,
     loaded: LoadedPartition,
     loading: Loading,
-    known: KnownOffsets,
+    known_offsets: KnownOffsets,
     known_losses: OffsetRanges = (),
 ) -> PartitionPrediction:
     """Return the prediction for a loaded partition.
@@ -90,36 +95,44 @@ def predict_loaded(
     log cannot be read.
     """
     files = loaded.files
-    is_emptied = bool(loaded.deleted) and not any(one.found for one in loaded.segments)
+    is_emptied = bool(loaded.deleted) and not any(segment.files for segment in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset
-    lost, end_before = lost_records(loaded, visible_from)
-    bases = [segment.log.base_offset for segment in files.segments]
-    start_before = max(loading.log_start_offset, min(bases, default=0))
+    lost, end_before = count_lost_records(loaded, visible_from)
+    base_offsets = [segment.log.base_offset for segment in files.segments]
+    start_before = max(loading.log_start_offset, min(base_offsets, default=0))
     # Segments that were split off are read with the original log.
     sizes: dict[str, int] = {}
-    for one in loaded.segments:
-        if one.found is not None:
-            end = one.start_bytes + one.size_bytes
-            sizes[one.path] = max(sizes.get(one.path, 0), end)
-    cleaned_to = known.cleaning.cleaned_to or 0
+    for segment in loaded.segments:
+        if segment.files is not None:
+            end_bytes = segment.start_bytes + segment.size_bytes
+            sizes[segment.path] = max(sizes.get(segment.path, 0), end_bytes)
+    cleaned_to = known_offsets.cleaning.cleaned_to or 0
     logs = [
-        see_log(one.log, cleaned_to, sizes[one.log.log_path])
-        for one in files.segments
-        if one.log.log_path in sizes
+        see_log(segment.log, cleaned_to, sizes[segment.log.log_path])
+        for segment in files.segments
+        if segment.log.log_path in sizes
     ]
-    missing = _missing(logs, known, end_before, files.lost_ends)
-    lost_before = [each for each in missing.unexplained if is_known(each, known_losses)]
-    unexplained = [each for each in missing.unexplained if each not in lost_before]
-    unknown = [each for each in unexplained if each.cause is not Cause.LOST]
+    missing = _find_missing_offsets(logs, known_offsets, end_before, files.lost_ends)
+    known_lost = [
+        missing_range
+        for missing_range in missing.unexplained
+        if is_known_loss(missing_range, known_losses)
+    ]
+    unexplained = [
+        missing_range for missing_range in missing.unexplained if missing_range not in known_lost
+    ]
+    unknown = [
+        missing_range for missing_range in unexplained if missing_range.cause is not Cause.LOST
+    ]
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
         log_start_before=start_before,
-        log_end_before=max(end_before, loaded.log.log_end_offset if bases else 0),
+        log_end_before=max(end_before, loaded.log.log_end_offset if base_offsets else 0),
         loaded=loaded.log,
         lost=lost,
         bytes_read=loaded.bytes_read,
-        segments=tuple(changed_segments(loaded)),
+        segments=tuple(predict_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
         missing=tuple(unexplained),
         unserved=_unreadable_reason(logs, loaded.log.log_start_offset),
@@ -128,24 +141,27 @@ def predict_loaded(
         if unknown
         else None,
         notes=(
-            *known_notes(lost_before),
+            *format_known_losses(known_lost),
             *_gap_notes(unexplained, missing),
             *_end_notes(loaded, lost),
         ),
     )
 
 
-def _missing(
-    logs: Sequence[SeenLog], known: KnownOffsets, end_before: int, lost_ends: Mapping[int, int]
+def _find_missing_offsets(
+    logs: Sequence[SeenLog],
+    known_offsets: KnownOffsets,
+    end_before: int,
+    lost_ends: Mapping[int, int],
 ) -> MissingOffsets:
     """Return the offsets missing from the logs that a broker loads."""
     if not logs:
-        return MissingOffsets(known.cleaning)
+        return MissingOffsets(known_offsets.cleaning)
     # Records that startup truncates or deletes count as lost, not as missing.
     logs[-1].damage_end = end_before
     return missing_offsets(
         logs,
-        known,
+        known_offsets,
         shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES),
         lost_ends,
     )
@@ -153,37 +169,37 @@ def _missing(
 
 def _unreadable_reason(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
     """Return why a broker cannot find offsets of a log: it searches the next segment for them."""
-    for log, following in pairwise(logs):
-        first = max(following.segment.base_offset, log_start_offset)
-        if log.offsets.end_offset > first:
+    for log, next_log in pairwise(logs):
+        first_offset = max(next_log.segment.base_offset, log_start_offset)
+        if log.offsets.end_offset > first_offset:
             return (
-                f"{following.segment.log_path}: a broker reads offsets {first} to "
+                f"{next_log.segment.log_path}: a broker reads offsets {first_offset} to "
                 f"{log.offsets.end_offset - 1} from this log, but they are in the previous log"
             )
     return None
 
 
 def _gap_notes(unexplained: Sequence[MissingRange], missing: MissingOffsets) -> Iterable[str]:
-    for each in unexplained:
+    for missing_range in unexplained:
         yield (
-            f"gap: offsets {each.first_offset} to {each.last_offset} are missing, and brokers do "
-            f"not report it; {each.why}"
+            f"gap: offsets {missing_range.first_offset} to {missing_range.last_offset} are "
+            f"missing, and brokers do not report this gap: {missing_range.why}"
         )
     if missing.unnamed:
-        yield f"gap: offsets are missing in {sum(missing.unnamed.values())} more places"
+        yield f"gap: offsets are missing in {sum(missing.unnamed.values())} more ranges"
 
 
 def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
     last = loaded.segments[-1]
     if lost.records and last.size_bytes and loaded.log.log_end_offset <= last.base_offset:
         yield (
-            "hidden: the log ends at the base offset of its last segment, and new records "
-            "overlap it"
+            "unreadable: the log ends at the base offset of its last segment, and new records "
+            "overlap this segment"
         )
     elif last.torn_bytes():
         yield (
-            f"torn: {last.torn_bytes()} bytes remain after the last batch; records that are "
-            "appended after them are not readable"
+            f"torn: {last.torn_bytes()} bytes remain after the last batch, and make later "
+            "records unreadable"
         )
 
 
@@ -197,7 +213,7 @@ def predict_served(
     *,
     is_compacted: bool,
 ) -> PartitionPrediction:
-    """Return a prediction with the offsets that the broker serves, and its later deletions."""
+    """Add the offsets that the broker serves, and the deletions by retention."""
     partition = TopicPartition(predicted.topic, predicted.partition)
     served = check_served_files(
         loaded,
@@ -208,23 +224,23 @@ def predict_served(
     )
     unserved = [predicted.unserved, *loaded.files.unserved, served.fault, unreachable_reason]
     watermark = directory.high_watermark(partition) or 0
-    predicted = _with_known_start(predicted, loaded, directory)
+    predicted = _predict_reappearing_records(predicted, loaded, directory)
     predicted = replace(
         predicted,
         unserved="; ".join(filter(None, unserved)) or None,
         unknown=predicted.unknown or served.unknown,
         high_watermark=min(max(watermark, loaded.log.log_start_offset), loaded.log.log_end_offset),
     )
-    return _with_retention(predicted, loaded, retention, expiration.now_ms)
+    return _predict_retention(predicted, loaded, retention, expiration.now_ms)
 
 
-def _with_known_start(
+def _predict_reappearing_records(
     predicted: PartitionPrediction, loaded: LoadedPartition, directory: DataDirectory
 ) -> PartitionPrediction:
-    """Return a prediction with reappearing records, if the leader epochs show the log start.
+    """Add the records that reappear because the log start offset is lost.
 
-    A broker drops the epochs before a log start, so the first remaining epoch starts there. It can
-    also start at a segment from which recovery rebuilt the epochs.
+    A broker drops the epochs before the log start offset, at which the first remaining epoch then
+    starts. If recovery rebuilt the epochs, the first epoch starts at a recovered segment instead.
     """
     start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
     if end <= start:
@@ -233,50 +249,52 @@ def _with_known_start(
         read_text(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or ""
     )
     # A broker never keeps an epoch that starts after the log end.
-    first = min((one.start_offset for one in epochs if one.start_offset <= end), default=None)
+    first_epoch_offset = min(
+        (epoch.start_offset for epoch in epochs if epoch.start_offset <= end), default=None
+    )
     has_log_starts = directory.checkpoint(LOG_START_CHECKPOINT).has_entries
-    if first is None:
-        names = RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
-        was_started = any(directory.checkpoint(name).offsets for name in names)
+    if first_epoch_offset is None:
+        checkpoint_names = RECOVERY_POINT_CHECKPOINT, REPLICATION_CHECKPOINT
+        was_started = any(directory.checkpoint(name).offsets for name in checkpoint_names)
         if has_log_starts or not was_started:
             return predicted
-        text = "the log start offset is lost: deleted records may reappear"
-        return replace(predicted, unknown=text)
-    count = _reappearing_records(loaded, first)
+        reason = "the log start offset is lost: deleted records may reappear"
+        return replace(predicted, unknown=reason)
+    count = _count_reappearing_records(loaded, first_epoch_offset)
     if not count:
         return predicted
-    offsets = f"offsets {start} to {first - 1}"
+    offsets = f"offsets {start} to {first_epoch_offset - 1}"
     if has_log_starts:
         # A broker that used these epochs has written the checkpoint without the log start.
-        text = (
-            f"the log starts at {first} by the leader epochs, but earlier by the checkpoint: "
-            f"{offsets} may be deleted records that reappear"
+        reason = (
+            f"the leader epochs start at offset {first_epoch_offset}, but the log start offset is "
+            f"lower: {offsets} may be deleted records that reappear"
         )
-        return replace(predicted, unknown=text)
+        return replace(predicted, unknown=reason)
     note = (
-        f"the log start offset {first} (by the leader epochs) is lost: {count} deleted records "
-        f"reappear, {offsets}"
+        f"the log start offset {first_epoch_offset} (from the leader epochs) is lost: "
+        f"{count} deleted records reappear, {offsets}"
     )
     return replace(predicted, records_back=count, notes=(*predicted.notes, note))
 
 
-def _reappearing_records(loaded: LoadedPartition, first_kept: int) -> int:
+def _count_reappearing_records(loaded: LoadedPartition, former_start: int) -> int:
     """Count the records below an earlier log start offset, which startup makes readable again."""
     count = 0
     for segment in loaded.segments:
-        if segment.base_offset < first_kept:
+        if segment.base_offset < former_start:
             for chunk in LogBatches(segment.log, 0, segment.base_offset, verify_crc=False):
-                last = np.minimum(chunk.last_offset, first_kept - 1)
+                last = np.minimum(chunk.last_offset, former_start - 1)
                 first = np.maximum(chunk.base_offset, loaded.log.log_start_offset)
                 count += int(np.maximum(last - first + 1, 0).sum())
             segment.release()
     return count
 
 
-def _with_retention(
+def _predict_retention(
     predicted: PartitionPrediction, loaded: LoadedPartition, retention: Retention, now_ms: int
 ) -> PartitionPrediction:
-    """Return a prediction with the effect of retention at a time, if it is known.
+    """Add the segments that retention deletes at `now_ms`, if the limits are known.
 
     ``LogManager`` deletes old segments for the first time 30 seconds after startup.
     """
@@ -284,29 +302,29 @@ def _with_retention(
         return predicted
     segments, log = loaded.segments, loaded.log
     sizes_bytes = [segment.size_bytes for segment in segments]
-    by_size = count_beyond_size(sizes_bytes, 0, retention.retention_bytes or 0)
+    count_by_size = count_beyond_size(sizes_bytes, 0, retention.retention_bytes or 0)
     count = count_beyond_time(
         sizes_bytes,
-        by_size,
+        count_by_size,
         retention.retention_ms or 0,
         now_ms,
         lambda number: segments[number].largest_timestamp_ms(now_ms),
     )
     if not count:
         return replace(predicted, log_start_retained=log.log_start_offset)
-    end = log.log_end_offset if count == len(segments) else segments[count].base_offset
-    start = max(log.log_start_offset, end)
+    deletion_end = log.log_end_offset if count == len(segments) else segments[count].base_offset
+    start = max(log.log_start_offset, deletion_end)
     limits = [
         f"{name} {limit}"
         for name, limit, is_met in (
-            ("retention.bytes", retention.retention_bytes, by_size),
-            ("retention.ms", retention.retention_ms, count > by_size),
+            ("retention.bytes", retention.retention_bytes, count_by_size),
+            ("retention.ms", retention.retention_ms, count > count_by_size),
         )
         if is_met
     ]
     note = (
-        f"retention: 30 seconds after the start {count} of {len(segments)} segments are deleted, "
-        f"up to offset {end - 1}, because of {' and '.join(limits)}"
+        f"retention: 30 seconds after the start, {count} of {len(segments)} segments are deleted, "
+        f"up to offset {deletion_end - 1}, because of {' and '.join(limits)}"
     )
     return replace(
         predicted,
@@ -316,20 +334,22 @@ def _with_retention(
     )
 
 
-def replaced_by(current: PartitionPrediction, future: PartitionPrediction) -> PartitionPrediction:
-    note = f"replaced by the future replica {future.directory}, and deleted later"
+def predict_replacement(
+    current: PartitionPrediction, future: PartitionPrediction
+) -> PartitionPrediction:
+    note = f"the future replica {future.directory} replaces this partition, which is deleted later"
     lost = LostRecords()
     if current.loaded is not None and future.loaded is not None:
-        log, other = current.loaded, future.loaded
-        first, end = log.log_start_offset, log.log_end_offset
-        for begin, until in (
-            (first, min(end, other.log_start_offset)),
-            (max(first, other.log_end_offset), end),
+        log, future_log = current.loaded, future.loaded
+        log_start, log_end = log.log_start_offset, log.log_end_offset
+        for range_start, range_end in (
+            (log_start, min(log_end, future_log.log_start_offset)),
+            (max(log_start, future_log.log_end_offset), log_end),
         ):
-            if begin < until:
-                lost.records += until - begin
-                lost.first_offset = begin if lost.first_offset is None else lost.first_offset
-                lost.last_offset = until - 1
+            if range_start < range_end:
+                lost.records += range_end - range_start
+                lost.first_offset = range_start if lost.first_offset is None else lost.first_offset
+                lost.last_offset = range_end - 1
     return replace(
         current,
         outcome=Outcome.REPLACED,
@@ -367,21 +387,20 @@ def check_served_files(
     state = _LogState.before(loaded, directory, log_start)
     for segment in loaded.segments:
         try:
-            fault = next(_segment_faults(segment, state), None)
+            fault = next(_find_segment_faults(segment, state), None)
         finally:
             segment.release()
         if fault is not None:
             return ServedFiles(fault)
     if state.stop is not None:
-        at, path = state.stop.position_bytes, state.path
         return ServedFiles(
-            unknown=f"transaction indexes, snapshots and leader epochs were not checked: {path}: "
-            f"{state.stop.name} at byte {at}"
+            unknown="transaction indexes, snapshots and leader epochs were not checked: "
+            f"{state.path}: {state.stop.name} at byte {state.stop.position_bytes}"
         )
-    found = _aborted_fault(loaded, state) or _epoch_fault(loaded, state)
-    if found is None and not is_compacted:
-        found = _producer_fault(loaded, directory, state, expiration)
-    return ServedFiles(found)
+    fault = _find_txn_index_fault(loaded, state) or _find_epoch_fault(loaded, state)
+    if fault is None and not is_compacted:
+        fault = _find_producer_fault(loaded, directory, state, expiration)
+    return ServedFiles(fault)
 
 
 @dataclass
@@ -417,17 +436,25 @@ class _LogState:
             self.path = segment.path
 
 
-def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
-    found = segment.found
-    if found is None:
+def _find_segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
+    files = segment.files
+    if files is None:
         state.add(ProducerTable(), segment)
         return
-    for path in found.not_files.values():
-        yield f"{path} is not a file: the first read takes the data directory offline"
-    entries = read_offset_entries(_read(segment, OFFSET_INDEX_SUFFIX), segment.base_offset)
-    times = read_time_entries(_read(segment, TIME_INDEX_SUFFIX), segment.base_offset)
-    fit, times_fit, order = OffsetEntryCheck(entries), TimeEntryCheck(times), BatchOrder(0)
-    table, latest = ProducerTable(), NO_TIMESTAMP
+    for path in files.not_files.values():
+        yield f"{path} is not a regular file: the first read takes the data directory offline"
+    entries = read_offset_entries(
+        _read_index_file(segment, OFFSET_INDEX_SUFFIX), segment.base_offset
+    )
+    time_entries = read_time_entries(
+        _read_index_file(segment, TIME_INDEX_SUFFIX), segment.base_offset
+    )
+    offset_check, time_check, order = (
+        OffsetEntryCheck(entries),
+        TimeEntryCheck(time_entries),
+        BatchOrder(0),
+    )
+    producers, max_timestamp_ms = ProducerTable(), NO_TIMESTAMP
     # Rebuilt index files match the log, because recovery has verified its checksums.
     is_kept = not segment.is_rebuilt
     batches = LogBatches(
@@ -435,9 +462,9 @@ def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
     )
     for chunk in batches:
         if is_kept:
-            fit.observe(chunk)
-            times_fit.observe(chunk)
-            latest = max(latest, int(chunk.max_timestamp_ms.max()))
+            offset_check.observe(chunk)
+            time_check.observe(chunk)
+            max_timestamp_ms = max(max_timestamp_ms, int(chunk.max_timestamp_ms.max()))
             stop = order.first_stop(chunk)
             if stop is not None:
                 at = stop.position_bytes
@@ -448,41 +475,41 @@ def _segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[str]:
         stop = unknown_magic(chunk)
         if stop is not None:
             yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
-        _follow(chunk, table, segment, state)
-    state.add(table, segment)
+        _track_chunk(chunk, producers, segment, state)
+    state.add(producers, segment)
     if not is_kept:
         return
     if batches.stop is not None:
         stop = batches.stop
         yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
     # Index entries beyond the end of the log are harmless: no fetch uses them.
-    mismatch = fit.mismatch(INT64_MAX, len(segment.log))
-    wrong = mismatch.entry if entries.disorder is None and mismatch else entries.disorder
-    if wrong is not None:
+    mismatch = offset_check.mismatch(INT64_MAX, len(segment.log))
+    wrong_entry = mismatch.entry if entries.disorder is None and mismatch else entries.disorder
+    if wrong_entry is not None:
         yield (
-            f"{found.indexes[OFFSET_INDEX_SUFFIX]}: entry {wrong} does not point to the batch of "
-            "its offset: fetches skip records, or start inside a batch"
+            f"{files.indexes[OFFSET_INDEX_SUFFIX]}: entry {wrong_entry} does not point to the "
+            "batch of its offset: fetches skip records, or start inside a batch"
         )
-    mismatch = times_fit.mismatch(INT64_MAX, latest, is_closed=True)
-    time_fault = _time_fault(times, mismatch)
-    time_index = found.indexes.get(TIME_INDEX_SUFFIX)
+    mismatch = time_check.mismatch(INT64_MAX, max_timestamp_ms, is_closed=True)
+    time_fault = _time_fault(time_entries, mismatch)
+    time_index = files.indexes.get(TIME_INDEX_SUFFIX)
     if time_index is not None and time_fault is not None:
         yield f"{time_index}: {time_fault}: {_WRONG_TIMES}"
-    elif time_index is None and latest >= 0 and not segment.is_split:
+    elif time_index is None and max_timestamp_ms >= 0 and not segment.is_split:
         yield f"{segment.path} has no .timeindex: {_WRONG_TIMES}"
 
 
-def _time_fault(times: StoredEntries, mismatch: IndexMismatch | None) -> str | None:
-    if times.disorder is not None:
-        return f"entry {times.disorder} is not above the previous entry"
+def _time_fault(time_entries: StoredEntries, mismatch: IndexMismatch | None) -> str | None:
+    if time_entries.disorder is not None:
+        return f"entry {time_entries.disorder} is not above the previous entry"
     if mismatch is not None:
         return f"expected {mismatch.expected}, found {mismatch.found}"
-    if times.padding or times.torn_bytes:
-        return f"other bytes follow the {len(times.offsets)} entries"
+    if time_entries.padding or time_entries.torn_bytes:
+        return f"the {len(time_entries.offsets)} entries are followed by other bytes"
     return None
 
 
-def _follow(
+def _track_chunk(
     chunk: BatchColumns, table: ProducerTable, segment: LoadedSegment, state: _LogState
 ) -> None:
     state.epochs.observe(chunk)
@@ -491,9 +518,9 @@ def _follow(
         state.path = segment.path
 
 
-def _read(segment: LoadedSegment, suffix: str) -> bytes:
+def _read_index_file(segment: LoadedSegment, suffix: str) -> bytes:
     """Return an index file that a broker keeps; empty if it is missing or rebuilt."""
-    path = None if segment.found is None else segment.found.indexes.get(suffix)
+    path = None if segment.files is None else segment.files.indexes.get(suffix)
     if path is None or segment.is_rebuilt:
         return b""
     refuse_linked_out(path)
@@ -501,59 +528,62 @@ def _read(segment: LoadedSegment, suffix: str) -> bytes:
         return file.read()
 
 
-def _aborted_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
+def _find_txn_index_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
     segments, log = loaded.segments, loaded.log
     unstable = state.producers.first_unstable_offset
     open_from = min(log.log_end_offset if unstable is None else unstable, log.log_end_offset)
     starts = next_starts(state.aborted, open_from)
-    for segment, expected, next_start in zip(segments, state.aborted, starts, strict=True):
-        if segment.is_rebuilt or segment.found is None:
+    for segment, expected_txns, next_start in zip(segments, state.aborted, starts, strict=True):
+        if segment.is_rebuilt or segment.files is None:
             continue
-        data = _read(segment, TXN_INDEX_SUFFIX)
-        stored = np.frombuffer(data, ABORTED_TXN, len(data) // ABORTED_TXN.itemsize)
+        data = _read_index_file(segment, TXN_INDEX_SUFFIX)
+        stored_txns = np.frombuffer(data, ABORTED_TXN, len(data) // ABORTED_TXN.itemsize)
 
         difference = compare_aborted_txns(
-            stored, expected, partial(_has_data, segments), next_start
+            stored_txns, expected_txns, partial(_has_data_batches, segments), next_start
         )
         if difference is not None:
-            path = segment.found.indexes.get(TXN_INDEX_SUFFIX)
-            what = f"{segment.path} has no .txnindex" if path is None else path
+            path = segment.files.indexes.get(TXN_INDEX_SUFFIX)
+            subject = f"{segment.path} has no .txnindex" if path is None else path
             return (
-                f"{what}: expected {difference.expected}, found {difference.found}. "
+                f"{subject}: expected {difference.expected}, found {difference.found}. "
                 f"{difference.fault.effect}"
             )
     return None
 
 
-def _has_data(segments: Sequence[LoadedSegment], producer: int, first: int, last: int) -> bool:
+def _has_data_batches(
+    segments: Sequence[LoadedSegment], producer_id: int, first_offset: int, last_offset: int
+) -> bool:
     """Return whether a producer has batches in a range of offsets, both ends inclusive."""
     for segment in segments:
-        if segment.base_offset > last:
+        if segment.base_offset > last_offset:
             return False
         for chunk in LogBatches(
             segment.log, 0, segment.base_offset, verify_crc=False, any_offset=True
         ):
-            is_data = (chunk.producer_id == producer) & (chunk.last_offset >= first)
-            if (is_data & (chunk.base_offset <= last) & ~chunk.is_control).any():
+            is_data = (chunk.producer_id == producer_id) & (chunk.last_offset >= first_offset)
+            if (is_data & (chunk.base_offset <= last_offset) & ~chunk.is_control).any():
                 return True
     return False
 
 
-def _epoch_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
+def _find_epoch_fault(loaded: LoadedPartition, state: _LogState) -> str | None:
     log = loaded.log
-    # `_with_known_start` checks separately whether the log started at the first epoch.
-    start = max([log.log_start_offset, *(each.start_offset for each in log.epochs[:1])])
-    wrong = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.ranges, start)
-    if wrong is None:
+    # `_predict_reappearing_records` checks separately whether the log started at the first epoch.
+    start = max([log.log_start_offset, *(epoch.start_offset for epoch in log.epochs[:1])])
+    wrong_epoch = first_wrong_epoch(LeaderEpochCache(log.epochs), state.epochs.ranges, start)
+    if wrong_epoch is None:
         return None
-    found = "no epoch" if wrong.found is None else f"epoch {wrong.found}"
+    found_epoch = "no epoch" if wrong_epoch.found is None else f"epoch {wrong_epoch.found}"
     return (
-        f"leader epochs: expected epoch {wrong.expected} at offset {wrong.offset}, found {found}: "
-        "followers and consumers that compare epochs truncate at a wrong offset, or not at all"
+        f"leader epochs: expected epoch {wrong_epoch.expected} at offset {wrong_epoch.offset}, "
+        f"found {found_epoch}. Followers and consumers that compare epochs truncate at a wrong "
+        "offset, or not at all"
     )
 
 
-def _producer_fault(
+def _find_producer_fault(
     loaded: LoadedPartition, directory: str, state: _LogState, expiration: ProducerExpiration
 ) -> str | None:
     start = max(loaded.log.log_start_offset, loaded.segments[0].base_offset)
@@ -562,7 +592,7 @@ def _producer_fault(
     if difference is None:
         return None
     return (
-        f"{directory}: the snapshot that a broker loads has other producers than the log: "
+        f"{directory}: the producers in the loaded snapshot differ from those in the log: "
         f"expected producer {difference.producer_id}: {difference.expected}, found "
         f"{difference.found}. The broker may accept duplicates, reject producers, or expose "
         "records of open transactions"

@@ -95,10 +95,10 @@ class LostRecords:
     def add(self, records: int, offsets: tuple[int, int], timestamps: tuple[int, int]) -> None:
         """Add records of a range of offsets and timestamps, both ends inclusive."""
         self.records += records
-        self.first_offset = _least(self.first_offset, offsets[0])
-        self.last_offset = _most(self.last_offset, offsets[1])
-        self.first_timestamp_ms = _least(self.first_timestamp_ms, timestamps[0])
-        self.last_timestamp_ms = _most(self.last_timestamp_ms, timestamps[1])
+        self.first_offset = _minimum(self.first_offset, offsets[0])
+        self.last_offset = _maximum(self.last_offset, offsets[1])
+        self.first_timestamp_ms = _minimum(self.first_timestamp_ms, timestamps[0])
+        self.last_timestamp_ms = _maximum(self.last_timestamp_ms, timestamps[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +191,7 @@ class PartitionPrediction:
             or self.lost.records
             or self.torn_bytes
             or self.records_back
-            or any(each.cause is Cause.LOST for each in self.missing)
+            or any(missing_range.cause is Cause.LOST for missing_range in self.missing)
         )
 
 
@@ -210,9 +210,9 @@ class StartPrediction:
     suggestion: str | None = None
 
 
-def _least(before: int | None, value: int) -> int:
+def _minimum(before: int | None, value: int) -> int:
     return value if before is None else min(before, value)
 
 
-def _most(before: int | None, value: int) -> int:
+def _maximum(before: int | None, value: int) -> int:
     return value if before is None else max(before, value)

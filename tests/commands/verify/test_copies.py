@@ -9,7 +9,7 @@ from pathlib import Path
 import google_crc32c
 import pytest
 
-from kafka_index.commands.verify.copies import CopySegments, comparison_finding
+from kafka_index.commands.verify.copies import CopySegments, compare_copies
 from kafka_index.commands.verify.result import FileClass
 from kafka_index.core.log.missing_offsets import Cleaning
 from kafka_index.core.logdir.listing import list_dump
@@ -43,7 +43,7 @@ def records(base_offset: int, epoch: int = 0, timestamp: int = 1000) -> bytes:
 def compared(tmp_path: Path, ours: Batches, theirs: Batches) -> tuple[FileClass, str, bool]:
     first = CopySegments(write(tmp_path / "ours", ours))
     second = CopySegments(write(tmp_path / "theirs", theirs))
-    row = comparison_finding((first, second), "test")
+    row = compare_copies((first, second), "test")
     return row.file_class, row.found or "", row.harmful
 
 
@@ -57,9 +57,14 @@ COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
     ({0: [A, B], 6: [C]}, {0: [A], 3: [B, C]}, FileClass.IDENTICAL, "from offset 0 up to offset 9"),
     # Retention removed segments of one copy.
     ({0: [A], 3: [B], 6: [C]}, {6: [C]}, FileClass.IDENTICAL, "equal from offset 6 up to offset 9"),
-    ({0: [A, B]}, {0: [A, ROTTEN_B]}, FileClass.BAD_CRC, "other bytes in the batch at offset 3"),
+    (
+        {0: [A, B]},
+        {0: [A, ROTTEN_B]},
+        FileClass.BAD_CRC,
+        "different bytes in the batch at offset 3",
+    ),
     ({0: [A, B]}, {0: [A]}, FileClass.PREFIX, "the {1} copy ends at offset 3"),
-    ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "offset 6: no offset is in both"),
+    ({0: [A, B]}, {6: [C]}, FileClass.PREFIX, "offset 6, and no offset is in both"),
     # Cleaners of Kafka 4 write old messages as batches.
     (
         {0: [OLD_A, B]},
@@ -67,12 +72,22 @@ COPIES: list[tuple[Batches, Batches, FileClass, str]] = [
         FileClass.EQUIVALENT,
         "batches that compaction removed or rewrote",
     ),
-    ({0: [A, B_OF_1]}, {0: [A, B_OF_2, C]}, FileClass.DIVERGED, "at offset 3 under epochs {2}"),
-    ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3 under epochs 0 and 0"),
+    (
+        {0: [A, B_OF_1]},
+        {0: [A, B_OF_2, C]},
+        FileClass.DIVERGED,
+        "at offset 3, with leader epochs {2}",
+    ),
+    ({0: [A, B]}, {0: [A, LATE_B]}, FileClass.DIVERGED, "at offset 3, with leader epochs 0 and 0"),
     ({0: [A, B, C, D]}, {0: [A, D]}, FileClass.GAP, "the {1} copy lacks 2 batches from offset 3"),
-    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {1} copy lacks 1 batches from offset 3"),
-    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {0} copy lacks 1 batches from offset 6"),
-    ({0: [A, B]}, {9: [D]}, FileClass.GAP, "the copies share no offset: 6 to 8 are in neither"),
+    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {1} copy lacks 1 batch from offset 3"),
+    ({0: [A, B, D]}, {0: [A, C, D]}, FileClass.GAP, "the {0} copy lacks 1 batch from offset 6"),
+    (
+        {0: [A, B]},
+        {9: [D]},
+        FileClass.GAP,
+        "the copies have no common offset, and neither copy has offsets 6 to 8",
+    ),
 ]
 
 
@@ -93,7 +108,7 @@ def test_copies_are_compared_by_their_batches(
 def test_partition_that_one_copy_lacks_is_missing() -> None:
     segment = SegmentFile("orders", 0, 0, "/x/orders-0/00000000000000000000.log", 1, 0)
 
-    row = comparison_finding((CopySegments([segment]), CopySegments(())), "test")
+    row = compare_copies((CopySegments([segment]), CopySegments(())), "test")
 
     assert (row.file_class, row.harmful) == (FileClass.MISSING, True)
 
@@ -103,7 +118,7 @@ def test_vanished_log_is_a_row_of_the_comparison(tmp_path: Path) -> None:
     theirs = write(tmp_path / "theirs", {0: [records(0)]})
     Path(theirs[0].log_path).unlink()
 
-    row = comparison_finding((CopySegments(ours), CopySegments(theirs)), "test")
+    row = compare_copies((CopySegments(ours), CopySegments(theirs)), "test")
 
     assert row.file_class is FileClass.UNREADABLE
 
@@ -173,7 +188,7 @@ def test_missing_records_inside_batches_of_a_copy_are_counted(
         for name, batches in (("ours", whole), ("theirs", [whole[0], thinned, whole[2]]))
     ]
 
-    row = comparison_finding((copies[0], copies[1]), "test")
+    row = compare_copies((copies[0], copies[1]), "test")
 
     assert (row.file_class, row.harmful) == (FileClass.THINNED, is_harmful)
     assert row.found == "the second copy lacks 2 records inside batches from offset 3 on"

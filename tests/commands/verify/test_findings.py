@@ -540,7 +540,7 @@ def test_partition_row_describes_the_effect_of_a_start(data: Path) -> None:
 
     assert row.kind is FileKind.PARTITION
     assert row.harmful
-    assert "loses or hides" in (row.effect or "")
+    assert "loses or no longer serves" in (row.effect or "")
 
 
 def test_index_without_its_log_shows_missing_records(data: Path) -> None:
@@ -564,7 +564,7 @@ def test_empty_time_index_lacks_entries(data: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "outcome", "effect"),
     [
-        (None, Outcome.STRAY, "stray: an empty log replaces it"),
+        (None, Outcome.STRAY, "stray: a broker creates an empty log"),
         ("", Outcome.REFUSED, "a broker does not start"),
         ("version: 0\ntopic_id: AAAAAAAAAAAAAAAAAAAAAA\n", Outcome.REFUSED, "does not start"),
     ],

@@ -183,7 +183,7 @@ def test_unwritable_snapshot_that_loses_records_is_harmful(data: Path) -> None:
 
     harmful = [row for row in result.findings if row.topic is not None and row.harmful]
     assert {row.path for row in harmful} == {str(data / PARTITION)}
-    assert all("loses or hides" in (row.effect or "") for row in harmful)
+    assert all("loses or no longer serves" in (row.effect or "") for row in harmful)
 
 
 @pytest.mark.parametrize("case", _STARTS)
@@ -202,7 +202,7 @@ def test_second_metadata_log_of_a_broker_is_harmful(data: Path) -> None:
 
     def rows() -> list[str]:
         result = identity_findings(
-            [CheckedRoot.of(DataDirectory(str(data), tolerated=True))], str(log)
+            [CheckedRoot.from_directory(DataDirectory(str(data), tolerated=True))], str(log)
         )
         return [row.path for row in result if row.harmful]
 
@@ -236,7 +236,7 @@ def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
 
     # The mounted folder is not a data directory, so its two parents are not of one broker.
     harmful = {row.path: row.found for row in result.findings if row.topic is None and row.harmful}
-    named = "not named like a partition directory"
+    named = "the directory name is not that of a partition"
     assert harmful == {str(mounted / "..data"): named, str(folder): named}
     assert {os.path.dirname(row.path) for row in result.findings if row.topic is None} == {
         str(mounted)

@@ -315,10 +315,10 @@ _KEPT_FILES: list[tuple[str, Callable[[Path], object], str]] = [
     ("payments-0/*.txnindex", remove, "has no .txnindex"),
     ("payments-0/*.txnindex", swap_entries, "transaction markers"),
     ("app-logs-0/*.timeindex", remove, "has no .timeindex"),
-    ("app-logs-0/*.timeindex", pad, "other bytes follow"),
+    ("app-logs-0/*.timeindex", pad, "are followed by other bytes"),
     ("app-logs-0/*2117.timeindex", take_from_previous, "lookups by time"),
-    ("payments-0/*.snapshot", remove, "other producers than the log"),
-    ("payments-0/*.snapshot", take_from_previous, "other producers than the log"),
+    ("payments-0/*.snapshot", remove, "differ from those in the log"),
+    ("payments-0/*.snapshot", take_from_previous, "differ from those in the log"),
     ("payments-0/leader-epoch-checkpoint", remove, "leader epochs: expected epoch"),
 ]
 
@@ -727,7 +727,7 @@ def test_stray_partition_in_an_offline_directory_prevents_the_start(
     result = predict_both(data, other)
 
     assert result.verdict is Verdict.DOES_NOT_START
-    assert any("offline by then" in one.reason for one in result.refused)
+    assert any("the data directory is already offline" in one.reason for one in result.refused)
 
 
 @pytest.mark.parametrize(
@@ -894,7 +894,7 @@ def test_unclean_start_is_suggested_if_it_loses_less(data: Path, *, at_entry: bo
     text = predict_start([str(data)], StartConditions(LogConfig())).suggestion
 
     assert text is not None
-    assert text.startswith("on a copy, start without .kafka_cleanshutdown: 0 records are lost")
+    assert text.startswith("start a copy without .kafka_cleanshutdown: 0 records lost")
 
 
 def test_unclean_start_is_not_suggested_if_it_does_not_help(data: Path) -> None:

@@ -40,23 +40,28 @@ from kafka_index.core.logdir.segment_table import find_lost_logs
 from kafka_index.core.startup.prediction import NotPredictedError
 
 _KRAFT_SNAPSHOT = ".checkpoint.deleted"
-_ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
+_SEGMENT_ENDINGS = (LOG_SUFFIX, *INDEX_SUFFIXES, SNAPSHOT_SUFFIX, SWAP_SUFFIX, CLEANED_SUFFIX)
 #: The error for a segment file name on which a broker exits.
-NO_OFFSET = "the name of a segment's file does not begin with an offset"
-_MARKS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
+NO_OFFSET = "the file name does not begin with an offset"
+_MARKED_KINDS = (DirectoryKind.DELETE, DirectoryKind.FUTURE, DirectoryKind.STRAY)
 # Java's \S in its ASCII form.
 _WORD = r"[^ \t\n\v\f\r]+"
-_MARKED = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
+_MARKED_NAME = re.compile(rf"{_WORD}-{_WORD}\.{_WORD}-(?:delete|future|stray)")
 
 
 @dataclass(slots=True)
-class FoundSegment:
+class StartupSegment:
     """A live segment and the paths of its files by suffix; suffixes of missing files are absent.
 
-    `not_files` are indexes that are directories or sockets: a broker fails when it opens them.
-    `unsized` are indexes that are pipes or the null device: a broker reads them as empty and cannot
-    resize them. `txn_index_to_nowhere` is a broken link in place of the transaction index, through
-    which no file can be created.
+    Attributes
+    ----------
+    not_files
+        Indexes that are directories or sockets, which a broker fails to open.
+    unsized
+        Indexes that are pipes or the null device. A broker reads them as empty, and fails to resize
+        them.
+    txn_index_to_nowhere
+        A broken link instead of a transaction index; the target of the link cannot be created.
     """
 
     log: SegmentFile
@@ -68,13 +73,13 @@ class FoundSegment:
 
 
 @dataclass(slots=True)
-class FoundFiles:
+class StartupFiles:
     """The live segments of a partition, keyed by base offset, and the offsets of its snapshots.
 
     Attributes
     ----------
     replaced
-        Logs replaced by completed compactions, keyed by base offset.
+        Paths of logs replaced by completed compactions, keyed by base offset.
     replaced_end
         The swap files contain all records of `replaced` below this offset.
     unserved
@@ -83,7 +88,7 @@ class FoundFiles:
         Logs that are missing, as returned by `find_lost_logs`.
     """
 
-    segments: list[FoundSegment]
+    segments: list[StartupSegment]
     replaced: dict[int, str]
     replaced_end: int
     snapshots: list[int]
@@ -91,82 +96,86 @@ class FoundFiles:
     lost_ends: Mapping[int, int] = field(default_factory=dict)
 
 
-def find_files(partition: TopicPartition, directory: str) -> FoundFiles:
+def list_startup_files(partition: TopicPartition, directory: str) -> StartupFiles:
     """List the files of a partition directory, after checking its leader epochs as a broker does.
 
     Raises `StartRefusedError` if a broker fails on the leader epochs, a file name or the content of
     a swap file. Raises `InputError` if the directory cannot be read.
     """
-    scanned = sorted(scan_directory(directory), key=lambda one: one.name)
+    all_entries = sorted(scan_directory(directory), key=lambda entry: entry.name)
     _check_epochs(directory)
-    entries = [entry for entry in scanned if entry.file_error() is None]
+    entries = [entry for entry in all_entries if entry.file_error() is None]
     for entry in entries:
-        if is_refused_name(entry.name):
+        if is_rejected_name(entry.name):
             raise StartRefusedError(NO_OFFSET, path=entry.path)
     live, _ = list_partition(partition, entries)
-    not_files = {entry.name: entry for entry in scanned if entry.file_error() is not None}
+    not_files = {entry.name: entry for entry in all_entries if entry.file_error() is not None}
     unserved = [
-        f"{entry.path}: a broker opens an empty segment at that offset within the log"
+        f"{entry.path}: the file name is not canonical, and a broker opens an empty segment instead"
         for entry in entries
         if is_misnamed_log(entry.name)
     ]
     names = {entry.name: entry.path for entry in entries}
-    parsed = {name: found for name in names if (found := parse_segment_file(name)) is not None}
-    swapped = {
+    parsed = {
+        name: parsed_name for name in names if (parsed_name := parse_segment_file(name)) is not None
+    }
+    swap_paths = {
         segment.base_offset: segment.log_path
         for segment in live
         if segment.log_path.endswith(SWAP_SUFFIX)
     }
-    first = end = 0
-    if swapped:
-        found_range = read_swap_range(swapped)
-        if found_range.doubts:
+    first_swapped_offset = swapped_end_offset = 0
+    if swap_paths:
+        swap_range = read_swap_range(swap_paths)
+        if swap_range.doubts:
             raise StartRefusedError(
-                "the end of a swapped log cannot be read",
-                path=next(iter(found_range.doubts)),
-                found=next(iter(found_range.doubts.values())),
+                "the end of the swap file cannot be determined",
+                path=next(iter(swap_range.doubts)),
+                found=next(iter(swap_range.doubts.values())),
             )
-        first, end = found_range.first_offset, found_range.end_offset
+        first_swapped_offset, swapped_end_offset = swap_range.first_offset, swap_range.end_offset
     lowest_cleaned = min(
         (name.base_offset for name in parsed.values() if name.transient == CLEANED_SUFFIX),
         default=None,
     )
     segments = []
-    for segment in sorted(live, key=lambda one: one.base_offset):
-        base = segment.base_offset
-        one = FoundSegment(segment, base in swapped)
+    for segment in sorted(live, key=lambda segment: segment.base_offset):
+        base_offset = segment.base_offset
+        startup_segment = StartupSegment(segment, base_offset in swap_paths)
         for suffix in INDEX_SUFFIXES:
-            plain = f"{base:0{OFFSET_DIGITS}d}{suffix}"
-            is_kept = lowest_cleaned is None or base < lowest_cleaned
-            if plain + SWAP_SUFFIX in names and is_kept:
-                one.indexes[suffix] = names[plain + SWAP_SUFFIX]
+            index_name = f"{base_offset:0{OFFSET_DIGITS}d}{suffix}"
+            is_below_cleaned = lowest_cleaned is None or base_offset < lowest_cleaned
+            if index_name + SWAP_SUFFIX in names and is_below_cleaned:
+                startup_segment.indexes[suffix] = names[index_name + SWAP_SUFFIX]
             # To find the end of a swap file, a broker creates its .index over an existing file.
             elif (
-                plain in names
-                and not first <= base < end
-                and not (one.is_swapped and suffix == OFFSET_INDEX_SUFFIX)
+                index_name in names
+                and not first_swapped_offset <= base_offset < swapped_end_offset
+                and not (startup_segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX)
             ):
-                one.indexes[suffix] = names[plain]
-            elif plain in not_files:
-                _note_no_file(one, suffix, not_files[plain])
-        segments.append(one)
-    bases = {segment.base_offset: segment.log_path for segment in live}
+                startup_segment.indexes[suffix] = names[index_name]
+            elif index_name in not_files:
+                _record_irregular_index(startup_segment, suffix, not_files[index_name])
+        segments.append(startup_segment)
+    live_paths = {segment.base_offset: segment.log_path for segment in live}
     replaced = {
-        name.base_offset: names[text]
-        for text, name in parsed.items()
-        if name.kind == LOG_SUFFIX
-        and not name.transient
-        and bases.get(name.base_offset) != names[text]
+        parsed_name.base_offset: names[name]
+        for name, parsed_name in parsed.items()
+        if parsed_name.kind == LOG_SUFFIX
+        and not parsed_name.transient
+        and live_paths.get(parsed_name.base_offset) != names[name]
     }
     snapshots = sorted(
         name.base_offset
         for name in parsed.values()
         if name.kind == SNAPSHOT_SUFFIX
         and not name.transient
-        and not first <= name.base_offset < end
+        and not first_swapped_offset <= name.base_offset < swapped_end_offset
     )
-    lost_ends = find_lost_logs(scanned, live)
-    return FoundFiles(segments, replaced, end, snapshots, tuple(unserved), lost_ends)
+    lost_ends = find_lost_logs(all_entries, live)
+    return StartupFiles(
+        segments, replaced, swapped_end_offset, snapshots, tuple(unserved), lost_ends
+    )
 
 
 def _check_epochs(directory: str) -> None:
@@ -189,7 +198,7 @@ def _check_epochs(directory: str) -> None:
     )
 
 
-def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
+def _record_irregular_index(segment: StartupSegment, suffix: str, entry: Entry) -> None:
     """Record an index that is not a regular file; raise if a broker fails on it immediately."""
     if entry.is_broken_link():
         # A broker rebuilds the index at the target of the link if it can create a file there.
@@ -199,15 +208,17 @@ def _note_no_file(segment: FoundSegment, suffix: str, entry: Entry) -> None:
             raise DirectoryFailsError("the index is a broken link", path=entry.path)
         segment.txn_index_to_nowhere = entry.path
         return
-    found = os.stat(entry.path)
-    is_device = stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode)
-    is_empty = is_null_device(found)
+    status = os.stat(entry.path)
+    is_device = stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode)
+    is_empty = is_null_device(status)
     if is_device and not is_empty:
         raise NotPredictedError("the index is a device", path=entry.path)
     if suffix == TXN_INDEX_SUFFIX:
         if not is_empty:
-            raise DirectoryFailsError("the transaction index is not a file", path=entry.path)
-    elif is_empty or stat.S_ISFIFO(found.st_mode):
+            raise DirectoryFailsError(
+                "the transaction index is not a regular file", path=entry.path
+            )
+    elif is_empty or stat.S_ISFIFO(status.st_mode):
         segment.unsized[suffix] = entry.path
     else:
         segment.not_files[suffix] = entry.path
@@ -218,25 +229,30 @@ def parse_log_directory(name: str) -> tuple[TopicPartition, DirectoryKind] | Non
 
     Source: ``LocalLog.parseTopicPartitionName``.
     """
-    kind = next((one for one in _MARKS if name.endswith(f"-{one.value}")), DirectoryKind.LIVE)
+    kind = next(
+        (marked_kind for marked_kind in _MARKED_KINDS if name.endswith(f"-{marked_kind.value}")),
+        DirectoryKind.LIVE,
+    )
     if kind is not DirectoryKind.LIVE:
-        if _MARKED.fullmatch(name) is None:
+        if _MARKED_NAME.fullmatch(name) is None:
             return None
         name = name.rpartition(".")[0]
-    topic, dash, text = name.rpartition("-")
-    partition = parse_java_integer(text, INT32_MAX)
+    topic, dash, partition_number = name.rpartition("-")
+    partition = parse_java_integer(partition_number, INT32_MAX)
     if not dash or not topic or partition is None:
         return None
     return TopicPartition(topic, partition), kind
 
 
-def is_refused_name(name: str) -> bool:
-    """Return whether a broker exits on a regular file of this name, which starts with no offset."""
-    is_of_segment = name.endswith(_ENDINGS) and not name.endswith((DELETED_SUFFIX, _KRAFT_SNAPSHOT))
-    return is_of_segment and file_offset(name) is None
+def is_rejected_name(name: str) -> bool:
+    """Return whether a broker exits on a regular file with this name."""
+    is_segment_file = name.endswith(_SEGMENT_ENDINGS) and not name.endswith(
+        (DELETED_SUFFIX, _KRAFT_SNAPSHOT)
+    )
+    return is_segment_file and parse_file_offset(name) is None
 
 
-def file_offset(name: str) -> int | None:
+def parse_file_offset(name: str) -> int | None:
     """Return the offset at the start of a file name, None if Java cannot parse one."""
     return parse_java_integer(name.partition(".")[0], INT64_MAX)
 
@@ -244,9 +260,9 @@ def file_offset(name: str) -> int | None:
 def is_misnamed_log(name: str) -> bool:
     """Return whether a broker opens an empty log with the canonical name instead of this one."""
     ending = next(
-        (one for one in (LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX) if name.endswith(one)), None
+        (suffix for suffix in (LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX) if name.endswith(suffix)), None
     )
-    offset = file_offset(name)
+    offset = parse_file_offset(name)
     if ending is None or offset is None:
         return False
     sign = "-" if offset < 0 else ""
