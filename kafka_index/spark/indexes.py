@@ -46,15 +46,15 @@ from kafka_index.commands.build.parquet_input import (
     input_from_schemas,
 )
 from kafka_index.commands.build.parquet_order import (
+    BATCH_COUNT_SCHEMA,
     METADATA_ROW_BYTES,
-    PART_SCHEMA,
     SEGMENTS_QUERY,
     CountedInput,
     SegmentCount,
     SegmentKey,
     check_keys,
-    count_parts,
-    pack,
+    count_batches,
+    pack_bins,
     read_all_columns,
     row_groups,
     segment_counts,
@@ -192,7 +192,7 @@ def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
 def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
     counting = workers.task(partial(count_groups, source=rows.source))
     groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
-    parts = groups.mapInArrow(counting, spark_schema(PART_SCHEMA))
+    parts = groups.mapInArrow(counting, spark_schema(BATCH_COUNT_SCHEMA))
     return workers.session.sql(SEGMENTS_QUERY, parts=parts)
 
 
@@ -202,10 +202,12 @@ def count_groups(
     """Count the row groups of one bin; runs in a task."""
     for group in read_tasks(batches):
         try:
-            yield from count_parts(group, source)
+            yield from count_batches(group, source)
         except InputError as error:
-            row = dict.fromkeys(PART_SCHEMA.names)
-            yield pa.RecordBatch.from_pylist([{**row, "error": pickle.dumps(error)}], PART_SCHEMA)
+            row = dict.fromkeys(BATCH_COUNT_SCHEMA.names)
+            yield pa.RecordBatch.from_pylist(
+                [{**row, "error": pickle.dumps(error)}], BATCH_COUNT_SCHEMA
+            )
 
 
 def _count_frame(frame: DataFrame) -> DataFrame:
@@ -299,7 +301,7 @@ class _Round:
         units = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
             counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
-            bins = list(pack(counted, known, self.bins))
+            bins = list(pack_bins(counted, known, self.bins))
             return stage_tasks(
                 spark,
                 bins,
@@ -395,7 +397,7 @@ def read_rows(
 
 
 def _has_any(group: NumberedGroup, source: ParquetInput, wanted: frozenset[SegmentKey]) -> bool:
-    for parts in count_parts(group, source):
+    for parts in count_batches(group, source):
         keys = map(SegmentKey, *(parts[name].to_pylist() for name in KEY_COLUMNS))
         if not wanted.isdisjoint(keys):
             return True

@@ -1,8 +1,8 @@
 """Builds of logs: on threads of this process, or in Spark jobs.
 
 On threads, the segments of a partition are scanned close together, and the thread that scans the
-last one publishes the partition. So an interrupted run keeps every partition that was scanned
-completely. Small partitions are published in groups, which share the cost of fsync.
+last segment publishes the partition. If a run is interrupted, all completely scanned partitions are
+therefore published. Small partitions are published in groups, which share the cost of fsync.
 
 Spark runs rounds: a round scans the segments of complete partitions in any order, then publishes.
 The results wait in files next to the target until all segments of a partition have been scanned.
@@ -155,13 +155,15 @@ def group_partitions(
     the partition that reaches the cost limit.
     """
     groups: list[slice] = []
-    start = count = cost = 0
+    start = group_segments = group_cost = 0
     for index, segment_count in enumerate(counts):
-        if index > start and (count + segment_count > max_segments or cost >= max_cost):
+        if index > start and (
+            group_segments + segment_count > max_segments or group_cost >= max_cost
+        ):
             groups.append(slice(start, index))
-            start, count, cost = index, 0, 0
-        count += segment_count
-        cost += costs[index] if costs else 0
+            start, group_segments, group_cost = index, 0, 0
+        group_segments += segment_count
+        group_cost += costs[index] if costs else 0
     return [*groups, slice(start, len(counts))] if counts else groups
 
 
@@ -183,11 +185,11 @@ def build_rounds(
     have been yielded. The totals are always logged.
     """
     started = time.monotonic()
-    count = segments = log_bytes = 0
+    round_count = segments = log_bytes = 0
     try:
         with closing(_run_rounds(workers, rounds, settings, fail_fast=fail_fast)) as finished:
             for rows in finished:
-                count += 1
+                round_count += 1
                 segments += len(rows)
                 log_bytes += sum(row.log_size_bytes for row in rows)
                 yield rows
@@ -195,7 +197,7 @@ def build_rounds(
         _LOGGER.info(
             "run %s: %s, %s, %.2f GB of logs, %.2f MB through the driver, %.1f s",
             settings.run_id,
-            plural(count, "round"),
+            plural(round_count, "round"),
             plural(segments, "segment"),
             log_bytes / 1e9,
             workers.driver_bytes / 1e6,
@@ -282,10 +284,10 @@ class _Staging:
     fail_fast: bool
     has_failed: bool = False
 
-    def __call__(self, work: Any, attempt_id: str) -> list[StagedSegment]:
+    def __call__(self, task: Any, attempt_id: str) -> list[StagedSegment]:
         staged_segments: list[StagedSegment] = []
         if not self.has_failed:
-            for staged in self.stage(work, self.settings, attempt_id=attempt_id):
+            for staged in self.stage(task, self.settings, attempt_id=attempt_id):
                 staged_segments.append(staged)
                 if self.fail_fast and staged.report.status == FAILED:
                     self.has_failed = True
@@ -302,7 +304,7 @@ def publish_staged(
 ) -> list[SegmentReport]:
     """Merge partitions and publish their files; return the rows of their segments.
 
-    All segments of each partition must be given, staged by other processes.
+    `staged` must have all segments of its partitions, staged by other processes.
     """
     partitions = group_by_partition(staged)
     max_group_segments = max(-(-len(staged) // _MIN_GROUPS), _MIN_GROUP_SEGMENTS)
@@ -325,7 +327,7 @@ def _publish_group(
     return list(publish_partitions(partitions, settings, attempt_id=attempt_id))
 
 
-# Size limits of a group, also relative to the run, so that all threads publish.
+# Size limits of a group. A run has several groups per thread, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
 
@@ -404,10 +406,10 @@ def build_logs(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build segments; all segments of each partition must be given.
+    """Build all segments of some partitions; the listener receives a row per segment.
 
-    The listener receives each segment's row. With `fail_fast`, no further segment starts after a
-    failure. Segments that were not started, and segments of incomplete partitions, have no row.
+    With `fail_fast`, no further segment starts after a failure. Segments that were not started, and
+    segments of incomplete partitions, have no row.
     """
     table = SegmentTable.from_files(segments)
     if workers.in_process:
@@ -439,19 +441,23 @@ def _build_on_threads(
         map(len, groups), settings, listener, fail_fast=fail_fast, start_entries=start_entries
     )
 
-    def scan(number: int, segment: SegmentFile, attempt_id: str) -> None:
+    def scan(group_number: int, segment: SegmentFile, attempt_id: str) -> None:
         if not publisher.stopped.is_set():
             for staged in stage_segments([segment], settings, attempt_id=attempt_id):
-                publisher.add(number, staged, attempt_id)
+                publisher.add(group_number, staged, attempt_id)
 
-    def divide(number: int) -> SplittableTask[None]:
-        # Largest first, so that threads wait only for a short segment at the end.
-        group = sorted(groups[number], key=lambda segment: -segment.log_size_bytes)
-        return SplittableTask([partial(scan, number, segment) for segment in group], _finish_group)
+    def divide(group_number: int) -> SplittableTask[None]:
+        # Largest first: at the end, threads wait only for a small segment.
+        group = sorted(groups[group_number], key=lambda segment: -segment.log_size_bytes)
+        return SplittableTask(
+            [partial(scan, group_number, segment) for segment in group], _finish_group
+        )
 
     sizes = [group.total_bytes for group in groups]
-    results = workers.run_parts(range(len(groups)), divide, sizes=sizes, what="build {:,} groups")
-    publisher.finish(results)
+    task_results = workers.run_parts(
+        range(len(groups)), divide, sizes=sizes, what="build {:,} groups"
+    )
+    publisher.finish(task_results)
 
 
 def _finish_group(_pieces: Sequence[None], _attempt_id: str) -> None: ...
@@ -493,11 +499,11 @@ class Publisher:
         self._fail_fast = fail_fast
         self._lock = threading.Lock()
 
-    def finish(self, results: Generator[object, None, None]) -> None:
+    def finish(self, task_results: Generator[object, None, None]) -> None:
         """Wait for all tasks that add segments; report incomplete partitions."""
         try:
-            with closing(results):
-                for _ in results:
+            with closing(task_results):
+                for _ in task_results:
                     if self.stopped.is_set():
                         break
         finally:
@@ -505,14 +511,14 @@ class Publisher:
             self.stopped.set()
         self._report_unfinished()
 
-    def add(self, number: int, staged: StagedSegment, attempt_id: str) -> None:
+    def add(self, group_number: int, staged: StagedSegment, attempt_id: str) -> None:
         """Add a scanned segment to its group; publish the group if it is complete."""
-        group = self._groups[number]
+        group = self._groups[group_number]
         with self._lock:
             self._listener.on_scanned(staged.report)
             group.append(staged)
-            self._missing_counts[number] -= 1
-            is_complete = self._missing_counts[number] == 0
+            self._missing_counts[group_number] -= 1
+            is_complete = self._missing_counts[group_number] == 0
         if self._fail_fast and staged.report.status == FAILED:
             self.stopped.set()
         if is_complete:

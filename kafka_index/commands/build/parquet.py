@@ -40,7 +40,7 @@ from kafka_index.commands.build.parquet_order import (
     SegmentKey,
     count_segments,
     key_codes,
-    pack,
+    pack_bins,
     read_bin,
     run_starts,
     segment_rejection,
@@ -190,7 +190,7 @@ class MetadataSource:
         self.stop = ScanStop(
             OFFSET_OVERFLOW,
             int(columns.position_bytes[row]),
-            expected=f"last offset {base_offset} to 2^31 - 1 above it",
+            expected=f"a last offset from {base_offset} to {base_offset + INT32_MAX}",
             found=str(columns.last_offset[row]),
             refused=True,
         )
@@ -235,31 +235,31 @@ class RawBatchSource:
                 offsets_buffer, np.int64, chunk.num_rows + 1, offset=8 * batch.offset
             )
             _check_positions(position, np.diff(offsets), self._rows)
-            start, end = int(offsets[0]), int(offsets[-1])
-            yield np.frombuffer(data, np.uint8, end - start, offset=start)
+            start_bytes, end_bytes = int(offsets[0]), int(offsets[-1])
+            yield np.frombuffer(data, np.uint8, end_bytes - start_bytes, offset=start_bytes)
             first_row += chunk.num_rows
 
 
-def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
-    wrong_size = (size <= 0) | (size > INT32_MAX)
-    _reject_rows(f"size_bytes is outside of 1..{INT32_MAX}", wrong_size, position, size)
-    expected = np.empty_like(position)
+def _check_positions(positions: Longs, sizes_bytes: Longs, rows: SegmentRows) -> None:
+    wrong_size = (sizes_bytes <= 0) | (sizes_bytes > INT32_MAX)
+    _reject_rows(f"size_bytes is outside of 1..{INT32_MAX}", wrong_size, positions, sizes_bytes)
+    expected = np.empty_like(positions)
     expected[0] = rows.end_bytes
-    np.add(position[:-1], size[:-1], out=expected[1:])
-    wrong_rows = np.flatnonzero(position != expected)
+    np.add(positions[:-1], sizes_bytes[:-1], out=expected[1:])
+    wrong_rows = np.flatnonzero(positions != expected)
     if wrong_rows.size:
         row = int(wrong_rows[0])
-        overlaps = position[row] < expected[row]
-        reported_position = position[row] if 0 <= position[row] < expected[row] else expected[row]
+        overlaps = positions[row] < expected[row]
+        reported_position = positions[row] if 0 <= positions[row] < expected[row] else expected[row]
         raise InputError(
             "overlapping_positions: the batch overlaps the previous batch"
             if overlaps
             else "position_gap: bytes are missing after the previous batch",
             position_bytes=int(reported_position),
             expected=f"a batch at {expected[row]}",
-            found=int(position[row]),
+            found=int(positions[row]),
         )
-    rows.end_bytes = int(position[-1] + size[-1])
+    rows.end_bytes = int(positions[-1] + sizes_bytes[-1])
     if rows.end_bytes > INT32_MAX:
         raise InputError(
             "the log is larger than the maximum segment size",
@@ -269,11 +269,11 @@ def _check_positions(position: Longs, size: Longs, rows: SegmentRows) -> None:
 
 
 def _reject_rows(
-    message: str, is_wrong: npt.NDArray[np.bool_], position: Longs, value: Longs
+    message: str, is_wrong: npt.NDArray[np.bool_], positions: Longs, values: Longs
 ) -> None:
     if is_wrong.any():
         row = int(np.argmax(is_wrong))
-        raise InputError(message, position_bytes=int(position[row]), found=int(value[row]))
+        raise InputError(message, position_bytes=int(positions[row]), found=int(values[row]))
 
 
 def _reject_nulls(column: pa.Array, name: str, first_row: int) -> None:
@@ -362,9 +362,9 @@ def split_segments(
     for key, segment_batches in groupby(_split_batches(batches), key=_segment_key):
         chunks = iter(segment_batches)
         first_chunk = next(chunks)
-        count = first_chunk[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
-        rows = SegmentRows(key, count or 0, chain([first_chunk], chunks))
-        if count is not None:
+        row_count = first_chunk[ROW_COUNT][0].as_py() if counts is None else counts.get(key)
+        rows = SegmentRows(key, row_count or 0, chain([first_chunk], chunks))
+        if row_count is not None:
             yield rows
         rows.skip_rest()
 
@@ -376,8 +376,8 @@ def _split_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
             continue
         starts = run_starts([key_codes(batch, name) for name in KEY_COLUMNS])
         ends = np.append(starts[1:], batch.num_rows)
-        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-            yield batch.slice(start, end - start)
+        for start_row, end_row in zip(starts.tolist(), ends.tolist(), strict=True):
+            yield batch.slice(start_row, end_row - start_row)
 
 
 def _last_end_bytes(chunk: pa.RecordBatch) -> int:
@@ -486,7 +486,7 @@ def build_parquet(
     path_listener = PathListener(source.path, listener)
     with sorted_input(count_segments(source, workers), workers) as counted:
         valid_segments, rejected_rows = split_rejected(source, counted.segments)
-        bins = list(pack(counted, valid_segments, workers.count * _BINS_PER_WORKER))
+        bins = list(pack_bins(counted, valid_segments, workers.count * _BINS_PER_WORKER))
         groups = _partition_groups(valid_segments)
         publisher = Publisher(map(len, groups), settings, path_listener, fail_fast=fail_fast)
         for row in rejected_rows:
@@ -495,30 +495,30 @@ def build_parquet(
             segment.key: number for number, group in enumerate(groups) for segment in group
         }
 
-        def build(work: Bin, attempt_id: str) -> None:
+        def build(bin_: Bin, attempt_id: str) -> None:
             if publisher.stopped.is_set():
                 return
-            for staged in stage_bin(counted.source, work, settings, attempt_id=attempt_id):
+            for staged in stage_bin(counted.source, bin_, settings, attempt_id=attempt_id):
                 publisher.add(group_numbers[_staged_key(staged)], staged, attempt_id)
                 if publisher.stopped.is_set():
                     return
 
-        sizes = [work.size_bytes for work in bins]
+        sizes = [bin_.size_bytes for bin_ in bins]
         publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
 
 
 def stage_bin(
-    source: ParquetInput, work: Bin, settings: BuildSettings, *, attempt_id: str
+    source: ParquetInput, bin_: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
     """Stage each segment of a bin once, even if a read fails."""
-    unstaged_segments = {segment.key: segment for segment in work.segments}
-    counts = {segment.key: segment.row_count for segment in work.segments}
+    unstaged_segments = {segment.key: segment for segment in bin_.segments}
+    counts = {segment.key: segment.row_count for segment in bin_.segments}
     failure: KafkaIndexError | None = None
 
     def rows() -> Iterator[pa.RecordBatch]:
         nonlocal failure
         try:
-            yield from read_bin(source, work)
+            yield from read_bin(source, bin_)
         except KafkaIndexError as error:
             # Staging converts the error to the row of the current segment, and then ends.
             failure = error

@@ -21,14 +21,14 @@ from kafka_index.core.fs.registry import readable, store_of
 from kafka_index.core.fs.store import FileInfo
 from kafka_index.core.job.engine import map_requests
 
-#: Total number of rows of a segment, joined to each row, so that a task detects the last one.
+#: Column with the number of rows of the segment, from which a task detects the last row.
 ROW_COUNT = "segment_rows"
 
 # Spark's and Hive's folder name for null.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
 # Concurrent reads of footers, since requests to a store mostly wait.
 _FOOTERS_AT_A_TIME = 8
-# Bytes read from a column at once; remote reads are one request each.
+# Bytes read from a column at once. In a store, a read is a request.
 _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
@@ -106,7 +106,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
 def input_from_schemas(
     path: str, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> ParquetInput:
-    """Return an input with the given file schemas; without files, a DataFrame with one schema.
+    """Create an input from the schemas of its files, or from the only schema of a DataFrame.
 
     Raises `InputError` if columns are missing or have the wrong type.
     """
@@ -123,7 +123,7 @@ def input_from_schemas(
         path=path,
         files=tuple(files),
         form=form,
-        columns=(*form.needed, *optional),
+        columns=(*form.required_columns, *optional),
         missing_for_state=missing,
     )
 
@@ -198,7 +198,7 @@ class NumberedGroup(NamedTuple):
 
     @property
     def size_bytes(self) -> int:
-        """Approximate size of its rows."""
+        """Approximate size of the rows in the group."""
         return self.group.rows * self.group.row_bytes
 
 
@@ -209,10 +209,10 @@ def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
     Raises `InputError` if the file cannot be read, now or in the context.
     """
     path = file.path
-    size = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
+    buffer_bytes = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
     try:
         source = readable(path, file)
-        with pq.ParquetFile(source, pre_buffer=False, buffer_size=size) as parquet:
+        with pq.ParquetFile(source, pre_buffer=False, buffer_size=buffer_bytes) as parquet:
             yield parquet
     except (OSError, pa.ArrowException) as error:
         raise InputError(f"cannot read the Parquet file: {error}", path=path) from error
@@ -245,8 +245,8 @@ def read_row_group(
                 if column.name in present_columns:
                     columns.append(batch[present_columns[column.name][0]].cast(column.type))
                 else:
-                    value = folders.get(column.name)
-                    scalar = pa.scalar(value, pa.string()).cast(column.type)
+                    folder_value = folders.get(column.name)
+                    scalar = pa.scalar(folder_value, pa.string()).cast(column.type)
                     columns.append(pa.repeat(scalar, batch.num_rows))
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
@@ -273,7 +273,7 @@ class ParquetForm(Enum):
     RAW = "raw batches"
 
     @property
-    def needed(self) -> tuple[str, ...]:
+    def required_columns(self) -> tuple[str, ...]:
         """Names of the required columns."""
         form_columns = (BATCH,) if self is ParquetForm.RAW else METADATA_COLUMNS
         return (*KEY_COLUMNS, POSITION, *form_columns)
@@ -305,23 +305,29 @@ def check_columns(
         descriptions.append(f"{paths[0]}{more_files}: {', '.join(problems)}".removeprefix(": "))
     raise InputError(
         f"the columns do not match {form.value}: {'; '.join(descriptions)}",
-        hint=f"batch metadata requires {', '.join(ParquetForm.METADATA.needed)}; raw batches "
-        f"require {', '.join(ParquetForm.RAW.needed)}",
+        hint="; ".join(
+            f"columns of {accepted.value}: {', '.join(accepted.required_columns)}"
+            for accepted in ParquetForm
+        ),
     )
 
 
 def _find_problems(
     form: ParquetForm, schema: pa.Schema, folders: Mapping[str, str | None]
 ) -> Iterable[str]:
-    names = form.needed + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
+    names = form.required_columns + (OPTIONAL_COLUMNS if form is ParquetForm.METADATA else ())
     for name in names:
         column_names = matching_columns(schema, name)
         if not column_names and name in folders:
-            value = folders[name]
-            if name != "topic" and value is not None and not _INTEGER.fullmatch(value):
-                yield f"{name} is {value} in a folder name, not an integer"
+            folder_value = folders[name]
+            if (
+                name != "topic"
+                and folder_value is not None
+                and not _INTEGER.fullmatch(folder_value)
+            ):
+                yield f"{name} is {folder_value} in a folder name, not an integer"
         elif not column_names:
-            if name in form.needed:
+            if name in form.required_columns:
                 yield f"{name} is missing"
         elif len(column_names) > 1:
             yield f"{name} occurs {len(column_names)} times"

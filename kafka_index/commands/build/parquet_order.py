@@ -1,8 +1,8 @@
 """The order of a Parquet input: its segments, and the location of their rows.
 
-One pass over the key and position columns counts the rows of each segment, and detects whether they
-are consecutive and in position order. If so, they are read in that order, several bins of segments
-concurrently. Otherwise DuckDB sorts them first.
+One pass over the key and position columns counts the rows of each segment, and detects whether the
+rows are consecutive and in position order. In this case, they are read in this order, several bins
+of segments concurrently. Otherwise DuckDB sorts the rows first.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class SegmentKey(NamedTuple):
 #: first and last row, and approximate size of the log so far. `in_order` is true if the rows of all
 #: segments in the batch are consecutive and in position order. A pickled `error` replaces rows that
 #: cannot be counted, because raising would cause a retry in other processes.
-PART_SCHEMA = pa.schema(
+BATCH_COUNT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
         ("partition", pa.int32()),
@@ -155,14 +155,14 @@ def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
     groups = row_groups(source)
     counted = workers.run(
         groups,
-        lambda group, _: list(count_parts(group, source)),
+        lambda group, _: list(count_batches(group, source)),
         sizes=[group.size_bytes for group in groups],
         what="count the batches of {:,} row groups",
     )
     with closing(counted):
         segments = query_batches(
-            (part for parts in counted for part in parts),
-            PART_SCHEMA,
+            (batch for group_batches in counted for batch in group_batches),
+            BATCH_COUNT_SCHEMA,
             SEGMENTS_QUERY.format(parts="input_rows") + "ORDER BY first_row",
             rows="batches of the input",
             batch_rows=_COUNT_ROWS,
@@ -209,8 +209,8 @@ def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
     return groups
 
 
-def count_parts(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
-    """Yield `PART_SCHEMA` of a row group; raises as `count_segments`."""
+def count_batches(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
+    """Yield `BATCH_COUNT_SCHEMA` of a row group; raises as `count_segments`."""
     first_row = group.first_row
     # The size of the last batch of a segment is not in these columns, so the mean is used.
     last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
@@ -231,7 +231,7 @@ def segment_rejection(key: SegmentKey) -> str | None:
     return "segment_base_offset is negative" if key.base_offset < 0 else None
 
 
-def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
+def pack_bins(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> Iterator[Bin]:
     def weight(segment: SegmentCount) -> int:
         return segment.read_bytes(counted.source.form)
 
@@ -249,24 +249,24 @@ def pack(counted: CountedInput, segments: Sequence[SegmentCount], bins: int) -> 
 
 
 def _to_bin(segments: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -> Bin:
-    end = segments[-1].first_row + segments[-1].row_count
-    low = bisect_right(groups, segments[0].first_row, key=attrgetter("first_row"))
-    high = bisect_left(groups, end, key=attrgetter("first_row"))
-    return Bin(segments, groups[low - 1 : high])
+    end_row = segments[-1].first_row + segments[-1].row_count
+    first_group = bisect_right(groups, segments[0].first_row, key=attrgetter("first_row"))
+    end_group = bisect_left(groups, end_row, key=attrgetter("first_row"))
+    return Bin(segments, groups[first_group - 1 : end_group])
 
 
-def read_bin(source: ParquetInput, work: Bin) -> Iterator[pa.RecordBatch]:
+def read_bin(source: ParquetInput, bin_: Bin) -> Iterator[pa.RecordBatch]:
     """Stream the rows of a bin, including rows of other segments between its rows.
 
     Raises `InputError` if a file cannot be read.
     """
-    last_segment = work.segments[-1]
+    last_segment = bin_.segments[-1]
     first_row_of_bin, end_row_of_bin = (
-        work.segments[0].first_row,
+        bin_.segments[0].first_row,
         last_segment.first_row + last_segment.row_count,
     )
     names = list(source.columns)
-    for numbered_group in work.groups:
+    for numbered_group in bin_.groups:
         first_row, group = numbered_group.first_row, numbered_group.group
         for batch in read_row_group(source, group, names, _batch_rows(group)):
             skipped = max(first_row_of_bin - first_row, 0)
@@ -343,12 +343,12 @@ def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
     return np.flatnonzero(changes)
 
 
-def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
-    """Reject rows whose keys do not identify a segment; `nulls` are counts by `KEY_COLUMNS`."""
-    for name, count in zip(KEY_COLUMNS, nulls, strict=True):
-        if count:
+def check_keys(null_counts: Sequence[int], partitions: Codes, path: str) -> None:
+    """Reject rows whose keys do not identify a segment; `null_counts` are by key column."""
+    for name, null_count in zip(KEY_COLUMNS, null_counts, strict=True):
+        if null_count:
             raise InputError(
-                f"rows with a null in column {name} belong to no segment",
+                f"column {name} is null, and rows without a segment cannot be built",
                 path=path,
                 hint="remove the rows with nulls",
             )
@@ -357,7 +357,7 @@ def check_keys(nulls: Sequence[int], partitions: Codes, path: str) -> None:
 
 
 def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
-    """Return `PART_SCHEMA` of a batch; if any segment is out of order, no row is `in_order`."""
+    """Count the rows of segments in a batch; no row is `in_order` if any segment is not."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)
@@ -384,5 +384,5 @@ def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.R
         pa.array([in_order] * aggregates.num_rows),
         pa.nulls(aggregates.num_rows, pa.binary()),
     ]
-    counted = pa.table(columns, names=PART_SCHEMA.names).cast(PART_SCHEMA)
+    counted = pa.table(columns, names=BATCH_COUNT_SCHEMA.names).cast(BATCH_COUNT_SCHEMA)
     return counted.combine_chunks().to_batches()[0]

@@ -50,8 +50,8 @@ from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL
 #: Status of a partition in the report of a dry run.
 PLANNED = "planned"
 SKIPPED = "skipped"
-#: `REPORT_SCHEMA`, and: the subject of the row (``kind``, a `RowKind`), its number of segments
-#: (``segments``), the folder of its files (``output_path``), and the run (``run_id``).
+#: The columns of `REPORT_SCHEMA`, and these: ``kind`` (a `RowKind`), ``segments`` (the number of
+#: segments in the row), ``output_path`` (the folder of the files), and ``run_id``.
 FILE_SCHEMA = pa.schema(
     [
         *(field.with_nullable(field.name != "status") for field in REPORT_SCHEMA),
@@ -222,7 +222,7 @@ class BuildResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for damaged segments, environment for failed reads and lost jobs."""
+        """``environment`` if a read or job failed, ``damage`` if a segment is damaged."""
         was_stopped = FAILED in self.segments
         if self.retriable_count or (self.not_started and not was_stopped):
             return RunOutcome.ENVIRONMENT
@@ -255,8 +255,10 @@ class BuildResult(Result):
     def _shown(self) -> pa.Table:
         """Return the rows of damaged segments, or all rows if no segment is damaged."""
         rows = self.to_arrow()
-        bad_rows = rows.filter(pc.invert(pc.is_in(rows["status"], pa.array([BUILT, UNCHANGED]))))
-        return (bad_rows if bad_rows.num_rows else rows).select(_DISPLAYED_COLUMNS)
+        damaged_rows = rows.filter(
+            pc.invert(pc.is_in(rows["status"], pa.array([BUILT, UNCHANGED])))
+        )
+        return (damaged_rows if damaged_rows.num_rows else rows).select(_DISPLAYED_COLUMNS)
 
 
 def _format_damage(row: SegmentReport) -> str:
@@ -311,7 +313,7 @@ class BuildPlan(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage if an entry was not read."""
+        """``damage`` if an entry was not read."""
         return RunOutcome.DONE.with_damage(self.unread)
 
     @property
@@ -400,7 +402,7 @@ class BuildRows:
             rows = self._partitions.sort_by(_ORDER[:2])
             status = pa.array(_RANKED).take(rows["rank"].combine_chunks())
             self._write(rows.append_column("status", status), RowKind.PARTITION)
-        # A link that is not followed is a row in every report.
+        # Every report has a row for each link that was not followed.
         skipped_entries = [
             skipped_entry
             for skipped_entry in skipped
@@ -447,11 +449,11 @@ class BuildRows:
         if self._buffered_rows:
             tables = [*self._unchanged, report_table(self._pending)]
             self._pending, self._unchanged, self._buffered_rows = [], [], 0
-            self._add(pa.concat_tables(tables).combine_chunks())
+            self._add_rows(pa.concat_tables(tables).combine_chunks())
 
-    def _add(self, table: pa.Table) -> None:
+    def _add_rows(self, table: pa.Table) -> None:
         """Count rows of `REPORT_SCHEMA`, and write them."""
-        self._count(table)
+        self._count_rows(table)
         if self._report is None:
             return
         column_index = table.schema.get_field_index("max_timestamp_ms")
@@ -465,7 +467,7 @@ class BuildRows:
         if RowKind.PARTITION in self._kinds:
             self._add_to_partitions(table)
 
-    def _count(self, table: pa.Table) -> None:
+    def _count_rows(self, table: pa.Table) -> None:
         groups = table.group_by("status").aggregate(
             [("status", "count"), ("log_size_bytes", "sum")]
         )
@@ -490,7 +492,7 @@ class BuildRows:
     def _add_to_partitions(self, table: pa.Table) -> None:
         keys = ["topic", "partition", "output_path"]
         table = table.append_column("rank", pc.index_in(table["status"], pa.array(_RANKED)))
-        # Built from columns only, so that all tables have the same schema with nullable fields.
+        # Creating the table from columns makes all fields nullable, as `concat_tables` requires.
         table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
         if self._partitions is not None:
             table = pa.concat_tables([self._partitions, table])

@@ -30,11 +30,11 @@ def predict(
     paths : path, or list of path
         All data directories of one broker, on a local disk.
     metadata : path, optional
-        The metadata log directory. By default, it is taken from the settings or the directories.
+        The metadata log directory. By default, the directory in the settings, or a data directory.
     config : path, mapping or LogConfig, optional
         Kafka settings, such as the broker's ``server.properties``.
     known_losses : path, optional
-        A restore report. The lost offsets in it are not predicted as losses.
+        A restore report. Offsets that the report lists as lost are not predicted as losses.
     max_decompressed_bytes : int
         Memory limit for decompressed metadata, in bytes.
 

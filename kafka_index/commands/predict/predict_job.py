@@ -122,15 +122,17 @@ class Prediction(Result, StartPrediction):
         """The verdict, its reason, facts that were not checked, and segments to delete."""
         clauses = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
-            clauses += [f"not checked: {text}" for text in self.not_checked]
+            clauses += [f"not checked: {unchecked_fact}" for unchecked_fact in self.not_checked]
             deleted = sum(partition.segments_to_delete for partition in self.partitions)
-            total = sum(
+            segment_count = sum(
                 len(partition.loaded.base_offsets)
                 for partition in self.partitions
                 if partition.loaded
             )
             if deleted:
-                clauses.append(f"then retention deletes {deleted} of {plural(total, 'segment')}")
+                clauses.append(
+                    f"then retention deletes {deleted} of {plural(segment_count, 'segment')}"
+                )
         return "; ".join(clauses)
 
     @property
@@ -163,15 +165,15 @@ class Prediction(Result, StartPrediction):
     @property
     def _losses(self) -> str:
         """The numbers of lost or unreadable records, emptied partitions and missing offsets."""
-        text = f"{plural(self.counts['records_lost'], 'record')} lost or unreadable"
+        losses = f"{plural(self.counts['records_lost'], 'record')} lost or unreadable"
         if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
-            text += f", {plural(emptied, 'partition')} emptied"
-        missing = sum(
+            losses += f", {plural(emptied, 'partition')} emptied"
+        missing_count = sum(
             gap.end_offset - gap.first_offset
             for partition in self.partitions
             for gap in partition.missing
         )
-        return f"{text}, {plural(missing, 'offset')} missing" if missing else text
+        return f"{losses}, {plural(missing_count, 'offset')} missing" if missing_count else losses
 
     @property
     def _unknown_reasons(self) -> list[str]:

@@ -1,10 +1,10 @@
 """Comparison of two copies of a partition by the bytes of their batches.
 
-Different batches are decoded, because only one copy may have been compacted. Records that only one
-copy has are counted; they are harmful only if the topic is not compacted. The log cleaner also sets
-the delete horizon and, since Kafka 4, rewrites old messages as batches. It keeps the offset range,
-epoch, producer and sequence of a batch, and the remaining records (Kafka's
-``MemoryRecords.filterTo``). The copies may have different segments.
+The copies may have different segments. If two batches differ, they are decoded, because the log
+cleaner may have processed only one copy. The cleaner removes records, sets the delete horizon and,
+since Kafka 4, rewrites old messages as batches. It changes neither the offset range, epoch,
+producer and sequence of a batch nor the remaining records (Kafka's ``MemoryRecords.filterTo``).
+Records that only one copy has are counted. They are harmful only if the topic is not compacted.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from kafka_index.core.records.record_decoder import (
     decode_entry,
 )
 
-_BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_MARKED = range(8)
+_BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_CLEANED = range(8)
 _COLUMNS = 8
 _FIRST, _SECOND = "the first copy", "the second copy"
 # The columns that are equal for equal batches.
@@ -90,13 +90,13 @@ class _Copy:
         Whether a batch differs from the other copy, but has the same records.
     """
 
-    def __init__(self, copy: CopySegments) -> None:
-        self._chunks = _read_batches(copy.segments)
-        self.is_compacted = copy.cleaning.is_compacted
-        self.cleaned_to = copy.cleaning.cleaned_to or 0
+    def __init__(self, copy_segments: CopySegments) -> None:
+        self._chunks = _read_batches(copy_segments.segments)
+        self.is_compacted = copy_segments.cleaning.is_compacted
+        self.cleaned_to = copy_segments.cleaning.cleaned_to or 0
         self.rows = np.empty((_COLUMNS, 0), np.int64)
         self._window, self._start = np.empty(0, np.uint8), 0
-        self.end_offset = copy.segments[0].base_offset if copy.segments else 0
+        self.end_offset = copy_segments.segments[0].base_offset if copy_segments.segments else 0
         self.missing: list[tuple[int, int, int]] = []
         self.thinned, self.thinned_from = 0, 0
         self.is_rewritten = False
@@ -114,42 +114,45 @@ class _Copy:
                 return
             self._window, self._start, self.rows = chunk
 
-    def drop(self, count: int) -> None:
-        if count:
-            self.end_offset = int(self.rows[_LAST, count - 1]) + 1
-            marked_rows = np.flatnonzero(self.rows[_IS_MARKED, :count])
+    def consume(self, batch_count: int) -> None:
+        if batch_count:
+            self.end_offset = int(self.rows[_LAST, batch_count - 1]) + 1
+            marked_rows = np.flatnonzero(self.rows[_IS_CLEANED, :batch_count])
             if len(marked_rows) and self.is_compacted is not False:
                 self.cleaned_to = max(self.cleaned_to, int(self.rows[_BASE, marked_rows[-1]]))
-            self.rows = self.rows[:, count:]
+            self.rows = self.rows[:, batch_count:]
             self.fill()
 
     def skip_to(self, offset: int) -> None:
         """Consume the batches that end before an offset."""
         while not self.is_empty():
-            count = int(np.searchsorted(self.rows[_LAST], offset))
-            self.drop(count)
+            batch_count = int(np.searchsorted(self.rows[_LAST], offset))
+            self.consume(batch_count)
             if not self.is_empty() and int(self.rows[_LAST, 0]) >= offset:
                 return
 
-    def first_bytes(self, count: int = 1) -> Bytes:
+    def first_bytes(self, batch_count: int = 1) -> Bytes:
         start_bytes = int(self.rows[_POSITION, 0]) - self._start
-        end_bytes = int(self.rows[_POSITION, count - 1] + self.rows[_SIZE, count - 1]) - self._start
+        end_bytes = (
+            int(self.rows[_POSITION, batch_count - 1] + self.rows[_SIZE, batch_count - 1])
+            - self._start
+        )
         return self._window[start_bytes:end_bytes]
 
-    def lacks(self, complete_copy: _Copy, count: int) -> None:
+    def add_missing_range(self, complete_copy: _Copy, batch_count: int) -> None:
         """Record that this copy lacks the first batches of another copy."""
         first_offset, end_offset = (
             int(complete_copy.rows[_BASE, 0]),
-            int(complete_copy.rows[_LAST, count - 1]) + 1,
+            int(complete_copy.rows[_LAST, batch_count - 1]) + 1,
         )
-        self.missing = [*self.unexplained(), (first_offset, end_offset, count)]
+        self.missing = [*self.unexplained_ranges(), (first_offset, end_offset, batch_count)]
 
-    def thin(self, records: int) -> None:
+    def add_lacking_records(self, records: int) -> None:
         if records and not self.thinned:
             self.thinned_from = int(self.rows[_BASE, 0])
         self.thinned += records
 
-    def unexplained(self) -> list[tuple[int, int, int]]:
+    def unexplained_ranges(self) -> list[tuple[int, int, int]]:
         """Return the missing offsets that compaction does not explain, with their batches.
 
         Each item is first offset, end offset, and number of batches.
@@ -187,7 +190,7 @@ def _read_batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int,
 def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget) -> Classification:
     start_offset = 0
     if not (first_copy.is_empty() or second_copy.is_empty()):
-        # Retention may have deleted more of one copy.
+        # Retention may have deleted more segments of one copy.
         start_offset = max(int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0]))
         for copy in (first_copy, second_copy):
             copy.skip_to(start_offset)
@@ -203,18 +206,20 @@ def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget)
                     "records.",
                 )
     while not (first_copy.is_empty() or second_copy.is_empty()):
-        count = min(first_copy.rows.shape[1], second_copy.rows.shape[1])
-        is_unequal = first_copy.rows[_COMPARED, :count] != second_copy.rows[_COMPARED, :count]
+        batch_count = min(first_copy.rows.shape[1], second_copy.rows.shape[1])
+        is_unequal = (
+            first_copy.rows[_COMPARED, :batch_count] != second_copy.rows[_COMPARED, :batch_count]
+        )
         unequal_rows = np.flatnonzero(is_unequal.any(axis=0))
-        equal_count = int(unequal_rows[0]) if len(unequal_rows) else count
-        damaged = (
+        equal_count = int(unequal_rows[0]) if len(unequal_rows) else batch_count
+        classification = (
             _classify_unequal_bytes(first_copy, second_copy, equal_count) if equal_count else None
         )
-        if damaged is not None:
-            return damaged
-        first_copy.drop(equal_count)
-        second_copy.drop(equal_count)
-        if equal_count == count:
+        if classification is not None:
+            return classification
+        first_copy.consume(equal_count)
+        second_copy.consume(equal_count)
+        if equal_count == batch_count:
             continue
         base_offsets = int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0])
         is_message = first_copy.rows[_IS_MESSAGE, 0] or second_copy.rows[_IS_MESSAGE, 0]
@@ -224,11 +229,11 @@ def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget)
                 first_copy.first_bytes(), second_copy.first_bytes(), budget
             )
         if lacking_counts is not None:
-            first_copy.thin(lacking_counts[0])
-            second_copy.thin(lacking_counts[1])
+            first_copy.add_lacking_records(lacking_counts[0])
+            second_copy.add_lacking_records(lacking_counts[1])
             first_copy.is_rewritten = True
-            first_copy.drop(1)
-            second_copy.drop(1)
+            first_copy.consume(1)
+            second_copy.consume(1)
         elif base_offsets[0] != base_offsets[1]:
             _drop_missing(first_copy, second_copy, is_message=bool(is_message))
         else:
@@ -244,16 +249,19 @@ def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget)
 
 
 def _classify_unequal_bytes(
-    first_copy: _Copy, second_copy: _Copy, count: int
+    first_copy: _Copy, second_copy: _Copy, batch_count: int
 ) -> Classification | None:
     """Classify the first batch whose bytes differ although its header is equal; None if none."""
     unequal_positions = np.flatnonzero(
-        first_copy.first_bytes(count) != second_copy.first_bytes(count)
+        first_copy.first_bytes(batch_count) != second_copy.first_bytes(batch_count)
     )
     if not len(unequal_positions):
         return None
     position_bytes = int(unequal_positions[0]) + int(first_copy.rows[_POSITION, 0])
-    row = int(np.searchsorted(first_copy.rows[_POSITION, :count], position_bytes, side="right")) - 1
+    row = (
+        int(np.searchsorted(first_copy.rows[_POSITION, :batch_count], position_bytes, side="right"))
+        - 1
+    )
     offset = int(first_copy.rows[_BASE, row])
     return Classification(
         FileClass.BAD_CRC,
@@ -271,9 +279,11 @@ def _classify_undiverged(
     end_offsets = _read_end_offset(first_copy), _read_end_offset(second_copy)
     lacking = []
     for copy_name, copy in ((_SECOND, second_copy), (_FIRST, first_copy)):
-        if missing := copy.unexplained():
-            batches = plural(sum(count for *_, count in missing), "batch", "batches")
-            lacking.append(f"{copy_name} lacks {batches} from offset {missing[0][0]} on")
+        if missing_ranges := copy.unexplained_ranges():
+            batches = plural(
+                sum(batch_count for *_, batch_count in missing_ranges), "batch", "batches"
+            )
+            lacking.append(f"{copy_name} lacks {batches} from offset {missing_ranges[0][0]} on")
     if lacking:
         incomplete_copies = "one copy" if len(lacking) == 1 else "both copies"
         return Classification(
@@ -335,39 +345,41 @@ def _drop_missing(first_copy: _Copy, second_copy: _Copy, *, is_message: bool) ->
         if base_offsets[0] < base_offsets[1]
         else (first_copy, second_copy)
     )
-    # The first offset of a compressed message is inside the message, so only one is consumed.
+    # The first offset of a compressed message is unknown before decoding: consume one message.
     count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(base_offsets)))
-    ahead.lacks(behind, count)
-    behind.drop(count)
+    ahead.add_missing_range(behind, count)
+    behind.consume(count)
 
 
 def _read_end_offset(copy: _Copy) -> int:
     while not copy.is_empty():
-        copy.drop(copy.rows.shape[1])
+        copy.consume(copy.rows.shape[1])
     return copy.end_offset
 
 
 def compare_copies(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
     """Return the row of a partition with two copies, which may be unreadable."""
-    first, second = copies
-    segment = (first.segments or second.segments)[-1]
-    row = new_finding(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
-    if not first.segments or not second.segments:
-        copy_name = _SECOND if first.segments else _FIRST
+    first_copy, second_copy = copies
+    segment = (first_copy.segments or second_copy.segments)[-1]
+    finding = new_finding(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
+    if not first_copy.segments or not second_copy.segments:
+        copy_name = _SECOND if first_copy.segments else _FIRST
         effect = f"{copy_name.capitalize()} does not have the partition."
-        return row.classified(Classification(FileClass.MISSING, harmful=True, effect=effect))
+        return finding.classified(Classification(FileClass.MISSING, harmful=True, effect=effect))
     budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     try:
-        return row.classified(_compare(_Copy(first), _Copy(second), budget))
+        return finding.classified(_compare(_Copy(first_copy), _Copy(second_copy), budget))
     except KafkaIndexError as error:
-        return row.unreadable(error)
+        return finding.unreadable(error)
 
 
 def compare_partitions(
     workers: Workers, pairs: Sequence[tuple[CopySegments, CopySegments]]
 ) -> Iterator[Finding]:
     """Yield the rows of pairs of copies, in order."""
-    sizes = [sum(segment.log_size_bytes for segment in first.segments) for first, _ in pairs]
+    sizes = [
+        sum(segment.log_size_bytes for segment in first_copy.segments) for first_copy, _ in pairs
+    ]
     return workers.run(
         pairs, compare_copies, sizes=sizes, what="compare {:,} partitions", ordered=True
     )
@@ -375,20 +387,23 @@ def compare_partitions(
 
 class _Batch(NamedTuple):
     magic: int
-    is_marked: bool
+    is_cleaned: bool
     fixed_fields: tuple[int, ...]
     records: dict[int, _Record]
 
 
 def count_lacking_records(
-    first: Bytes, second: Bytes, budget: DecompressionBudget
+    first_entry: Bytes, second_entry: Bytes, budget: DecompressionBudget
 ) -> tuple[int, int] | None:
     """Count the records that the first entry lacks, and those that the second entry lacks.
 
     Returns None if the entries differ in more than the log cleaner changes.
     """
     try:
-        first_batch, second_batch = _decode_batch(first, budget), _decode_batch(second, budget)
+        first_batch, second_batch = (
+            _decode_batch(first_entry, budget),
+            _decode_batch(second_entry, budget),
+        )
     except KafkaIndexError:
         return None
     if first_batch is None or second_batch is None:
@@ -402,7 +417,7 @@ def count_lacking_records(
         may_be_rewritten = bool(common_offsets) and is_changed
     else:
         may_be_rewritten = first_batch.fixed_fields == second_batch.fixed_fields and (
-            first_batch.is_marked or second_batch.is_marked
+            first_batch.is_cleaned or second_batch.is_cleaned
         )
     if not may_be_rewritten or any(
         first_batch.records[offset] != second_batch.records[offset] for offset in common_offsets
@@ -416,19 +431,19 @@ def count_lacking_records(
 def _decode_batch(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
     """Decode an entry; None if its records cannot be read."""
     records: dict[int, _Record] = {}
-    for decoded in decode_entry(entry, budget, _records_by_offset, RecordParts.ALL):
-        if isinstance(decoded, BatchDamage):
+    for chunk_records in decode_entry(entry, budget, _records_by_offset, RecordParts.ALL):
+        if isinstance(chunk_records, BatchDamage):
             return None
-        records |= decoded
+        records |= chunk_records
     magic = int(entry[MAGIC_POSITION])
     if magic < MAGIC_RECORD_BATCH:
-        return _Batch(magic, is_marked=False, fixed_fields=(), records=records)
+        return _Batch(magic, is_cleaned=False, fixed_fields=(), records=records)
     header = np.frombuffer(entry, RECORD_BATCH_HEADER, 1)[0]
     attributes = int(header["attributes"])
     is_thinned = len(records) <= int(header["last_offset_delta"])
     return _Batch(
         magic,
-        # Only the log cleaner writes such a batch.
+        # Only the log cleaner writes batches with missing records or a delete horizon.
         is_thinned or bool(attributes & DELETE_HORIZON_MASK),
         (attributes & ~DELETE_HORIZON_MASK, *(int(header[name]) for name in _FIXED_FIELDS)),
         records,

@@ -55,10 +55,10 @@ def verify(
         if request.against:
             other_listing = list_dump(request.against, topics=request.topics)
             skipped += other_listing.skipped
-            results = dump.compare(other_listing, engine, listener or SILENT)
+            partition_results = dump.compare(other_listing, engine, listener or SILENT)
         else:
-            results = dump.verify(damage, engine, listener or SILENT)
-        for partition, findings in results:
+            partition_results = dump.verify(damage, engine, listener or SILENT)
+        for partition, findings in partition_results:
             rows = findings_table(findings)
             finding_counts.add(rows)
             if report is not None:

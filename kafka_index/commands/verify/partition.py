@@ -149,12 +149,16 @@ class LogChecker:
         finding = new_finding(
             segment, segment.log_path, FileKind.LOG, FileClass.INTACT, base_offset=base_offset
         )
-        number, self._checked_count = self._checked_count, self._checked_count + 1
-        missing = [
-            missing_range for missing_range in self.missing.ranges if missing_range.log == number
+        log_number, self._checked_count = self._checked_count, self._checked_count + 1
+        missing_ranges = [
+            missing_range
+            for missing_range in self.missing.ranges
+            if missing_range.log == log_number
         ]
         gaps = [
-            missing_range for missing_range in missing if missing_range.cause is not Cause.COMPACTED
+            missing_range
+            for missing_range in missing_ranges
+            if missing_range.cause is not Cause.COMPACTED
         ]
         self.lost += [
             LostRange(
@@ -171,7 +175,7 @@ class LogChecker:
         # Offsets that only a checkpoint contains are reported in the row of the checkpoint.
         gaps = [missing_range for missing_range in gaps if missing_range.why != BY_CHECKPOINTS]
         if gaps:
-            missing_text = _format_missing(gaps, self.missing.unnamed.get(number, 0))
+            missing_text = _format_missing(gaps, self.missing.unnamed.get(log_number, 0))
             if classification is None:
                 classification = _classify_gap(gaps[0], missing_text)
             else:
@@ -179,8 +183,8 @@ class LogChecker:
                     classification, found=f"{classification.found}; {missing_text}"
                 )
         if classification is None:
-            classification = _classify_intact(check, len(missing), is_last=startup.is_last)
-        is_log_read = is_read(row)
+            classification = _classify_intact(check, len(missing_ranges), is_last=startup.is_last)
+        is_log_read = _is_log_read(row)
         finding = (
             finding.classified(classification)
             if is_log_read
@@ -215,12 +219,12 @@ class LogChecker:
             return Classification(
                 FileClass.OVERLAP, harmful=True, found=row.reason, effect=_OFFSETS_OVERLAP
             )
-        position = row.position_bytes
+        position_bytes = row.position_bytes
         is_tail = startup.is_last and check.is_tail
         if is_tail and not startup.is_clean:
             return Classification(
                 FileClass.PADDED if code == PREALLOCATED_TAIL else FileClass.TORN,
-                position_bytes=position,
+                position_bytes=position_bytes,
                 found=row.reason,
                 effect=_TRUNCATED,
             )
@@ -242,27 +246,29 @@ class LogChecker:
             file_class = FileClass.CORRUPT
             effect = _RECOVERY_FAILS if row.status == FAILED else _CONSUMERS_STUCK
         return Classification(
-            file_class, harmful=True, position_bytes=position, found=row.reason, effect=effect
+            file_class, harmful=True, position_bytes=position_bytes, found=row.reason, effect=effect
         )
 
     def _add_lost_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
         """Add the lost range after the valid batches of a corrupt log."""
         facts, end_offset = check.facts, check.header_facts.end_offset
         lost_end_offset = end_offset if end_offset > facts.end_offset else None
-        base_offset, position = check.segment.base_offset, facts.end_bytes
-        size, reason = row.log_size_bytes - position, row.reason_code or "damaged"
+        base_offset, position_bytes = check.segment.base_offset, facts.end_bytes
+        lost_bytes, reason = row.log_size_bytes - position_bytes, row.reason_code or "damaged"
         self.lost.append(
-            LostRange(facts.end_offset, lost_end_offset, base_offset, position, size, reason)
+            LostRange(
+                facts.end_offset, lost_end_offset, base_offset, position_bytes, lost_bytes, reason
+            )
         )
 
 
-def is_read(row: SegmentReport) -> bool:
+def _is_log_read(row: SegmentReport) -> bool:
     return not (row.reason_code == ERROR and row.status == FAILED)
 
 
 def _is_damage(row: SegmentReport) -> bool:
     # Overlaps are found in the headers of all batches, also after a CRC mismatch.
-    if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not is_read(row):
+    if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not _is_log_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
 
@@ -310,9 +316,11 @@ def _classify_intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Classi
     if check.segment.log_size_bytes == 0:
         effect = None if is_last else "No record of the log can be read."
         return Classification(FileClass.EMPTY, effect=effect)
-    count = check.facts.offsets.cleaned_count + gaps
+    missing_count = check.facts.offsets.cleaned_count + gaps
     missing_text = (
-        f"offsets are missing in {count} places, as compaction leaves them" if count else None
+        f"offsets are missing in {missing_count} places, as compaction leaves them"
+        if missing_count
+        else None
     )
     return Classification(
         FileClass.INTACT, found=missing_text, effect=_SPLIT_IN_RECOVERY if check.is_split else None
@@ -391,26 +399,26 @@ class PartitionVerification:
         except KafkaIndexError as error:
             read_error = error
         is_tiered = partition in self._settings.tiered
-        missing = self._find_missing_offsets(rows, {} if is_tiered else lost_ends)
-        checker = LogChecker(missing)
+        missing_offsets = self._find_missing_offsets(rows, {} if is_tiered else lost_ends)
+        checker = LogChecker(missing_offsets)
         findings = list(self._segment_findings(checker, rows, merged_files, merged))
         findings += self._state_findings(
             checker, None if merged.snapshots is None else merged_files
         )
-        lost_bases = lost_ends if is_tiered else missing.lost_bases
+        lost_bases = lost_ends if is_tiered else missing_offsets.lost_bases
         for finding in find_leftover_files(partition, segments, entries, lost_bases):
             is_unread = read_error is not None and read_error.path == finding.path
             findings.append(finding.unreadable(read_error) if read_error and is_unread else finding)
         if not is_segment_path(directory):
             topic = self._settings.topics.get(partition.topic)
             findings += classify_partition_metadata(
-                partition, directory, topic, is_known=self._root.has_root_files
+                partition, directory, topic, is_required=self._root.has_root_files
             )
         end_offset = checker.end_offset
         if end_offset is not None:
             findings += checkpoint_findings(self._root, partition, end_offset)
         findings = self._merge_missing_rows(self._add_refusal(findings, entries))
-        partition_row = self._to_partition_row(findings, end_offset, merged.error)
+        partition_row = self._classify_partition(findings, end_offset, merged.error)
         if checker.has_unread_log or read_error:
             partition_row = replace(
                 partition_row, file_class=FileClass.UNREADABLE, effect=_INCOMPLETE, retriable=True
@@ -443,18 +451,18 @@ class PartitionVerification:
         ):
             yield checker.classify(check, row)
             yield from check.findings
-            is_known = checker.is_state_known and merged.error is None
+            is_state_known = checker.is_state_known and merged.error is None
             if has_indexes:
                 yield from self._find_missing_indexes(check)
             yield from self._check_transaction_index(
-                check, expected, next_start, has_indexes=has_indexes, is_known=is_known
+                check, expected, next_start, has_indexes=has_indexes, is_state_known=is_state_known
             )
 
     def _state_findings(
         self, checker: LogChecker, merged_files: Mapping[str, bytes] | None
     ) -> Iterator[Finding]:
         """Yield the findings of producer snapshots and epochs, after the segments' findings."""
-        partition, segments, end = self._partition, self._segments, checker.end_offset
+        partition, segments, end_offset = self._partition, self._segments, checker.end_offset
         if not is_segment_path(segments[-1].log_path):
             recovered_offsets = (
                 segment.base_offset
@@ -467,7 +475,7 @@ class PartitionVerification:
                 self._index_directory,
                 merged_files if checker.is_state_known else None,
                 ProducerExpiration(config.producer_id_expiration_ms, self._settings.now_ms),
-                (self._start_offset, end),
+                (self._start_offset, end_offset),
                 [segment.base_offset for segment in segments],
                 is_clean=self._root.is_clean,
                 is_compacted=checker.missing.cleaning.is_compacted is True,
@@ -478,7 +486,7 @@ class PartitionVerification:
                 partition,
                 self._index_directory,
                 [epochs for check in self._checks for epochs in check.header_facts.epochs.ranges],
-                (self._log_start_offset(), end),
+                (self._log_start_offset(), end_offset),
                 has_indexes=self._has_indexes,
             )
 
@@ -548,7 +556,7 @@ class PartitionVerification:
                 SeenLog(
                     check.segment,
                     check.facts.offsets,
-                    is_read(row),
+                    _is_log_read(row),
                     None if check.header_facts is check.facts else check.header_facts.end_offset,
                 )
                 for check, row in zip(self._checks, rows, strict=True)
@@ -562,21 +570,23 @@ class PartitionVerification:
         segment = check.segment
         if check.row.status == FAILED:
             return
-        missing = []
+        missing_files = []
         if not check.has_offset_index:
-            missing.append(
+            missing_files.append(
                 (FileKind.INDEX, Classification(FileClass.MISSING, effect=_NO_OFFSET_INDEX))
             )
         if not check.has_time_index:
             harmful = check.has_offset_index and check.facts.max_timestamp_ms >= 0
             classification = Classification(FileClass.MISSING, harmful, effect=_NO_TIME_INDEX)
-            missing.append((FileKind.TIME_INDEX, check.startup.unless_rebuilt(classification)))
-        for kind, classification in missing:
+            missing_files.append(
+                (FileKind.TIME_INDEX, check.startup.unless_rebuilt(classification))
+            )
+        for kind, classification in missing_files:
             path = index_path(segment, self._settings, kind)
-            row = new_finding(
+            finding = new_finding(
                 segment, path, kind, FileClass.MISSING, base_offset=segment.base_offset
             )
-            yield row.classified(classification)
+            yield finding.classified(classification)
 
     def _check_transaction_index(
         self,
@@ -585,7 +595,7 @@ class PartitionVerification:
         next_start: int,
         *,
         has_indexes: bool,
-        is_known: bool,
+        is_state_known: bool,
     ) -> Iterator[Finding]:
         segment, expected_bytes = check.segment, expected.tobytes()
         finding, stored_bytes = read_stored_file(segment, self._settings, FileKind.TXN_INDEX)
@@ -599,10 +609,10 @@ class PartitionVerification:
                 check.startup,
                 partial(has_data, self._checks, segment.base_offset),
                 next_start,
-                is_known=is_known,
+                is_state_known=is_state_known,
             )
             yield finding.classified(classification)
-        elif expected_bytes and is_known and has_indexes:
+        elif expected_bytes and is_state_known and has_indexes:
             classification = Classification(
                 FileClass.MISSING, check.has_offset_index, effect=TxnFault.MISSING.effect
             )
@@ -623,10 +633,10 @@ class PartitionVerification:
             return findings
         same_path = next((finding for finding in findings if finding.path == refusal.path), None)
         if same_path is None:
-            name = parse_segment_file(os.path.basename(refusal.path))
-            if name is not None:
-                kind = to_file_kind(name.kind)
-                refusal = replace(refusal, segment_base_offset=name.base_offset, kind=kind)
+            parsed_name = parse_segment_file(os.path.basename(refusal.path))
+            if parsed_name is not None:
+                kind = to_file_kind(parsed_name.kind)
+                refusal = replace(refusal, segment_base_offset=parsed_name.base_offset, kind=kind)
             return [*findings, refusal]
         if same_path.harmful:
             return findings
@@ -636,7 +646,7 @@ class PartitionVerification:
         return [replacement if finding is same_path else finding for finding in findings]
 
     def _merge_missing_rows(self, findings: list[Finding]) -> list[Finding]:
-        """If only logs exist, replace the rows of the missing files by one row."""
+        """If only logs exist, replace the findings of the missing files by a single finding."""
         kinds = (FileKind.LOG, FileKind.ROOT)
         if any(
             finding.file_class is not FileClass.MISSING
@@ -648,14 +658,14 @@ class PartitionVerification:
         row = replace(row, found="logs only", effect=_LOGS_ONLY)
         return [*(finding for finding in findings if finding.kind in kinds), row]
 
-    def _to_partition_row(
+    def _classify_partition(
         self,
         findings: Sequence[Finding],
         end_offset: int | None,
         merge_error: KafkaIndexError | None,
     ) -> Finding:
         harmful = [finding for finding in findings if finding.harmful]
-        row = new_finding(
+        partition_finding = new_finding(
             self._partition,
             self._directory,
             FileKind.PARTITION,
@@ -663,34 +673,40 @@ class PartitionVerification:
             harmful=bool(harmful),
         )
         end_offset_text = "an unknown end" if end_offset is None else end_offset
-        row = replace(row, found=f"offsets {self._start_offset} to {end_offset_text}")
+        partition_finding = replace(
+            partition_finding, found=f"offsets {self._start_offset} to {end_offset_text}"
+        )
         if merge_error is not None and is_retriable(merge_error):
-            return row.unreadable(merge_error)
+            return partition_finding.unreadable(merge_error)
         stray_finding = next((finding for finding in harmful if finding.is_stray), None)
         if stray_finding is not None:
-            return replace(row, effect=stray_finding.effect)
+            return replace(partition_finding, effect=stray_finding.effect)
         is_started = (
             harmful and self._is_loaded_by_broker and store_of(self._directory).hosts_brokers
         )
         return (
-            row if end_offset is None or not is_started else self._predict_effect(row, end_offset)
+            partition_finding
+            if end_offset is None or not is_started
+            else self._predict_effect(partition_finding, end_offset)
         )
 
-    def _predict_effect(self, row: Finding, end_offset: int) -> Finding:
+    def _predict_effect(self, finding: Finding, end_offset: int) -> Finding:
         condition = "With the existing clean shutdown file"
         if not self._root.is_clean:
             condition = "Without a clean shutdown file"
         try:
-            log, lost = self._load_partition()
+            log, lost_records = self._load_partition()
         except KafkaIndexError as error:
             if is_retriable(error):
                 effect = f"The effect of a startup could not be predicted: {error}."
-                return replace(row, effect=effect, retriable=True)
-            return replace(row, effect=f"{condition}, a broker does not start: {error.message}.")
+                return replace(finding, effect=effect, retriable=True)
+            return replace(
+                finding, effect=f"{condition}, a broker does not start: {error.message}."
+            )
         offsets = f"{log.log_start_offset} to {log.log_end_offset}"
-        loss = f", and {_format_loss(lost)}" if lost.records else ""
+        loss = f", and {_format_loss(lost_records)}" if lost_records.records else ""
         effect = f"{condition}, a broker serves offsets {offsets}{loss}."
-        return replace(row, effect=effect, expected=f"offsets up to {end_offset}")
+        return replace(finding, effect=effect, expected=f"offsets up to {end_offset}")
 
     def _find_refusal(self) -> Finding | None:
         """Return the row of a file because of which a broker does not start, or loses records.
@@ -698,25 +714,25 @@ class PartitionVerification:
         The path of the row is the directory if no single file is the cause. Returns None if startup
         succeeds without loss, or if a read fails, which other rows report.
         """
-        row = new_finding(
+        finding = new_finding(
             self._partition, self._directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True
         )
         if not store_of(self._directory).hosts_brokers:
             return None
         try:
-            _, lost = self._load_partition()
+            _, lost_records = self._load_partition()
         except NotPredictedError as error:
-            return row.refused(error, "It is unknown whether a broker starts with this file.")
+            return finding.refused(error, "It is unknown whether a broker starts with this file.")
         except StartRefusedError as error:
-            return row.refused(error)
+            return finding.refused(error)
         except KafkaIndexError:
             return None
-        if not lost.records:
+        if not lost_records.records:
             return None
         return replace(
-            row,
+            finding,
             found="an entry with the name of a segment file is not a regular file",
-            effect=f"A broker {_format_loss(lost)}.",
+            effect=f"A broker {_format_loss(lost_records)}.",
         )
 
     def _load_partition(self) -> tuple[LoadedLog, LostRecords]:
@@ -725,8 +741,8 @@ class PartitionVerification:
         with load_partition(self._partition, self._directory, loading) as loaded:
             # A broker reads partition.metadata after loading the log.
             read_topic_id(self._directory)
-            lost, _ = count_lost_records(loaded, loading.log_start_offset)
-            return loaded.log, lost
+            lost_records, _ = count_lost_records(loaded, loading.log_start_offset)
+            return loaded.log, lost_records
 
     @property
     def _is_loaded_by_broker(self) -> bool:

@@ -57,7 +57,7 @@ def to_file_kind(suffix: str) -> FileKind:
 
 
 class FileClass(StrEnum):
-    """The class of a file compared with a build; `explained` is its meaning."""
+    """The class of a file compared with a build; `explained` is the meaning of the class."""
 
     explained: str
 
@@ -235,7 +235,7 @@ class LostRange:
     segment_base_offset : int
         The segment in which the loss was found.
     position_bytes : int
-        The position in its log.
+        The position in the log.
     size_bytes : int
         Unusable bytes of the log; 0 for offsets without any bytes.
     reason : str
@@ -259,9 +259,9 @@ class VerifiedPartition:
     topic, partition
         The partition.
     directory : str
-        Its directory.
+        The partition directory.
     is_harmful : bool
-        Whether any of its files is harmful.
+        Whether any file of the partition is harmful.
     lost : tuple of LostRange
         The offsets that no readable batch contains, in order.
     missing_offsets : MissingOffsets
@@ -269,7 +269,7 @@ class VerifiedPartition:
     log_start_offset, log_end_offset : int or None
         Bounds of the existing records; None if a log could not be read.
     log_bytes : int
-        Size of its logs.
+        Size of the logs.
     future_segments, future_bytes : int
         Segments whose largest timestamp is in the future, and the size of their logs. Time-based
         retention does not delete them before that time.
@@ -290,7 +290,7 @@ class VerifiedPartition:
 
 @dataclass(frozen=True, slots=True)
 class PartitionFindings:
-    """A verified partition with its findings: one per file; the last is for the partition."""
+    """A verified partition with its findings: one per file, then one for the partition."""
 
     partition: VerifiedPartition
     findings: tuple[Finding, ...]
@@ -554,7 +554,7 @@ class Verification(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for harmful rows and unread entries, environment for failed reads."""
+        """``environment`` if a read failed, ``damage`` if a row is harmful or an entry unread."""
         faults = [True] * bool(self.found.retriable)
         faults += [False] * bool(self.is_harmful or self.unread)
         return RunOutcome.of_faults(faults)
@@ -587,7 +587,7 @@ class Verification(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The number of files or compared partitions by class, and of harmful ones."""
+        """The number of files or compared partitions, and of harmful files, by class."""
         finding_counts = self.found
         meanings = _COPY_MEANINGS if finding_counts.is_comparison else {}
         return [
@@ -611,8 +611,8 @@ class Verification(Result):
         finding_counts, lines = self.found, []
         partitions = plural(finding_counts.partitions, "partition")
         action = "compared" if finding_counts.is_comparison else "verified"
-        size = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
-        lines.append(f"{partitions} {action}{size}")
+        size_text = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
+        lines.append(f"{partitions} {action}{size_text}")
         if finding_counts.logs_only:
             lines.append(
                 f"{plural(finding_counts.logs_only, 'partition has', 'partitions have')} only "

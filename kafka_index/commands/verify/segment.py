@@ -151,27 +151,27 @@ _RULES = {
 
 def classify_index(
     kind: FileKind,
-    data: bytes,
-    built: bytes | None,
+    stored: bytes,
+    rebuilt: bytes | None,
     entries: StoredEntries,
     mismatch: IndexMismatch | None,
     startup: SegmentStartup,
 ) -> Classification:
-    """Classify an ``.index`` or ``.timeindex`` that differs from the built one.
+    """Classify an ``.index`` or ``.timeindex`` that differs from a rebuild.
 
-    `built` is None if the segment cannot be built. `mismatch` is the first entry that does not
+    `rebuilt` is None if the segment cannot be rebuilt. `mismatch` is the first entry that does not
     match the log, if the entries are in order.
     """
     rules = _RULES[kind]
     classification = _classify_mismatch(entries, mismatch, rules)
     if classification is None or classification.file_class is FileClass.INCOMPLETE:
         if entries.torn_bytes:
-            classification = _classify_torn(data, entries, rules)
+            classification = _classify_torn(stored, entries, rules)
         elif entries.padding:
             classification = _classify_padded(entries, rules)
     elif kind is FileKind.INDEX and mismatch and classification.file_class is FileClass.STALE:
         classification = _classify_stale(classification, mismatch, startup)
-    return startup.unless_rebuilt(classification or _classify_matching(data, built, rules))
+    return startup.unless_rebuilt(classification or _classify_matching(stored, rebuilt, rules))
 
 
 def _classify_mismatch(
@@ -210,15 +210,15 @@ def _classify_stale(
     return classification
 
 
-def _classify_torn(data: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
-    complete_bytes = len(data) - entries.torn_bytes
+def _classify_torn(stored: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
+    complete_bytes = len(stored) - entries.torn_bytes
     return Classification(
         FileClass.CORRUPT,
         rules.is_tail_harmful,
         complete_bytes,
         complete_bytes // rules.size,
         expected=f"a multiple of {rules.size} bytes",
-        found=f"{len(data)} bytes",
+        found=f"{len(stored)} bytes",
         effect=rules.effects[FileClass.INCOMPLETE],
     )
 
@@ -236,53 +236,54 @@ def _classify_padded(entries: StoredEntries, rules: _EntryRules) -> Classificati
     )
 
 
-def _classify_matching(data: bytes, built: bytes | None, rules: _EntryRules) -> Classification:
+def _classify_matching(stored: bytes, rebuilt: bytes | None, rules: _EntryRules) -> Classification:
     """Classify entries that all match the log: a prefix of the built entries, or other entries."""
-    if built is None:
+    if rebuilt is None:
         return Classification(
             FileClass.EQUIVALENT, found="all entries match the batch headers of the log"
         )
     entry_bytes = rules.size
-    if len(data) < len(built) and built.startswith(data):
+    if len(stored) < len(rebuilt) and rebuilt.startswith(stored):
         return Classification(
             FileClass.INCOMPLETE,
-            position_bytes=len(data),
-            entry=len(data) // entry_bytes,
-            expected=f"{len(built) // entry_bytes} entries",
-            found=f"{len(data) // entry_bytes}",
+            position_bytes=len(stored),
+            entry=len(stored) // entry_bytes,
+            expected=f"{len(rebuilt) // entry_bytes} entries",
+            found=f"{len(stored) // entry_bytes}",
             effect=rules.effects[FileClass.INCOMPLETE],
         )
-    shared_bytes = min(len(data), len(built))
+    shared_bytes = min(len(stored), len(rebuilt))
     unequal_positions = np.flatnonzero(
-        np.frombuffer(data, np.uint8, shared_bytes) != np.frombuffer(built, np.uint8, shared_bytes)
+        np.frombuffer(stored, np.uint8, shared_bytes)
+        != np.frombuffer(rebuilt, np.uint8, shared_bytes)
     )
     first_unequal = int(unequal_positions[0]) if len(unequal_positions) else shared_bytes
     return Classification(
         FileClass.EQUIVALENT,
         position_bytes=first_unequal,
         entry=first_unequal // entry_bytes,
-        expected=f"the {len(built) // entry_bytes} entries of a rebuild",
-        found=f"{len(data) // entry_bytes} entries that also match the log",
+        expected=f"the {len(rebuilt) // entry_bytes} entries of a rebuild",
+        found=f"{len(stored) // entry_bytes} entries that also match the log",
     )
 
 
 def classify_transaction_index(
-    data: bytes,
-    built: bytes | None,
+    stored: bytes,
+    rebuilt: bytes | None,
     base_offset: int,
     startup: SegmentStartup,
     has_data: HasData,
     next_start: int,
     *,
-    is_known: bool,
+    is_state_known: bool,
 ) -> Classification:
-    """Classify a ``.txnindex``, compared with the built one if it is known.
+    """Classify a ``.txnindex``; compare it with `rebuilt` if the producer state is known.
 
-    `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_known` is True if the
-    producers before the segment are known.
+    `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_state_known` is True if
+    the producers before the segment are known.
     """
     entry_bytes = ABORTED_TXN.itemsize
-    entries = np.frombuffer(data, ABORTED_TXN, len(data) // entry_bytes)
+    entries = np.frombuffer(stored, ABORTED_TXN, len(stored) // entry_bytes)
     unknown_versions = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
     low_offsets = np.flatnonzero(entries["last_offset"] < base_offset)
     if len(unknown_versions) and not (len(low_offsets) and low_offsets[0] < unknown_versions[0]):
@@ -302,12 +303,12 @@ def classify_transaction_index(
             f"{int(entries['last_offset'][low_offsets[0]])}",
             _SEGMENT_REBUILT,
         )
-    if data == built:
+    if stored == rebuilt:
         return IDENTICAL
-    if built is None or not is_known:
+    if rebuilt is None or not is_state_known:
         return NOT_CHECKED
     difference = compare_aborted_txns(
-        entries, np.frombuffer(built, ABORTED_TXN), has_data, next_start
+        entries, np.frombuffer(rebuilt, ABORTED_TXN), has_data, next_start
     )
     classification = Classification(FileClass.EQUIVALENT, found="the same aborted transactions")
     if difference is not None:
@@ -319,7 +320,7 @@ def classify_transaction_index(
             difference.fault.effect,
             harmful=True,
         )
-    elif torn_bytes := len(data) % entry_bytes:
+    elif torn_bytes := len(stored) % entry_bytes:
         classification = _classify_entry(
             FileClass.CORRUPT,
             len(entries),
@@ -349,8 +350,8 @@ def _classify_entry(
     *,
     harmful: bool = False,
 ) -> Classification:
-    position = entry * ABORTED_TXN.itemsize
-    return Classification(file_class, harmful, position, entry, expected, found_text, effect)
+    position_bytes = entry * ABORTED_TXN.itemsize
+    return Classification(file_class, harmful, position_bytes, entry, expected, found_text, effect)
 
 
 @dataclass
@@ -470,9 +471,9 @@ def check_segment(
         messages,
         *chain.from_iterable(index.observers() for index in compared),
     ]
-    build = settings.build_settings()
+    build_settings = settings.build_settings()
     read_error: KafkaIndexError | None = None
-    staged = stage_segment(segment, ObservedSource(source, observers), build, attempt_id)
+    staged = stage_segment(segment, ObservedSource(source, observers), build_settings, attempt_id)
     rebuilt = _take_built_indexes(staged, settings, attempt_id)
     is_split = False
     if staged.report.reason_code == BAD_CRC or staged.report.status == FAILED:
@@ -485,20 +486,20 @@ def check_segment(
             is_split = _is_intact(segment, verify_crc=not settings.fast)
             facts = header_facts if is_split else facts
     elif not compared:
-        unequal = [
+        unequal_indexes = [
             index
-            for index, data in zip((offset_index, time_index), rebuilt, strict=True)
-            if index.stored not in (None, data)
+            for index, rebuilt_bytes in zip((offset_index, time_index), rebuilt, strict=True)
+            if index.stored not in (None, rebuilt_bytes)
         ]
         read_error = _read_headers(
-            segment, list(chain.from_iterable(index.observers() for index in unequal))
+            segment, list(chain.from_iterable(index.observers() for index in unequal_indexes))
         )
     is_tail = source.stop is not None and source.stop.is_tail
     check = SegmentCheck(segment, startup, staged, facts, header_facts, is_tail=is_tail)
     check.is_split = is_split
     if messages.first_bytes is not None and not settings.fast:
         check.bad_message = messages.bad_message(segment)
-    for index, data in zip((offset_index, time_index), rebuilt, strict=True):
+    for index, rebuilt_bytes in zip((offset_index, time_index), rebuilt, strict=True):
         finding = index.finding
         if index.stored is None:
             check.findings += [finding] if index.exists else []
@@ -506,12 +507,14 @@ def check_segment(
             check.findings.append(
                 finding.unread("the log of the segment could not be read", retriable=True)
             )
-        elif read_error is not None and index.stored != data:
+        elif read_error is not None and index.stored != rebuilt_bytes:
             check.findings.append(finding.unreadable(read_error))
-        elif index.stored == data:
+        elif index.stored == rebuilt_bytes:
             check.findings.append(finding.classified(IDENTICAL))
         else:
-            check.findings.append(finding.classified(index.classify(data, header_facts, startup)))
+            check.findings.append(
+                finding.classified(index.classify(rebuilt_bytes, header_facts, startup))
+            )
     check.has_offset_index, check.has_time_index = offset_index.exists, time_index.exists
     return check
 
@@ -519,7 +522,7 @@ def check_segment(
 class _CompressedMessages:
     """Compressed v0 and v1 messages, whose inner messages have their own checksums.
 
-    `first_bytes` is the position of the first such message.
+    `first_bytes` is the position of the first compressed message.
     """
 
     def __init__(self) -> None:
@@ -541,18 +544,18 @@ class _CompressedMessages:
             start_bytes=self.first_bytes or 0,
         )
         budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
-        for window, start, batches in source.windows():
+        for window, window_start, batches in source.windows():
             is_valid = batches.position_bytes < self._end_bytes
             for row in np.flatnonzero(holds_messages(batches) & is_valid).tolist():
-                position = int(batches.position_bytes[row])
-                message = window[position - start :][: int(batches.size_bytes[row])]
+                position_bytes = int(batches.position_bytes[row])
+                message = window[position_bytes - window_start :][: int(batches.size_bytes[row])]
                 try:
                     with open_records(message, budget, verify_crc=True) as records:
                         fault = records.fault
                 except CorruptLogError as error:
                     fault = str(error)
                 if fault is not None:
-                    return ScanStop(BAD_MESSAGE, position, message=fault)
+                    return ScanStop(BAD_MESSAGE, position_bytes, message=fault)
         return None
 
 
@@ -582,7 +585,7 @@ class _StoredIndex:
         return [self._entry_check] if self._entries.disorder is None else []
 
     def classify(
-        self, built: bytes | None, header_facts: LogFacts, startup: SegmentStartup
+        self, rebuilt: bytes | None, header_facts: LogFacts, startup: SegmentStartup
     ) -> Classification:
         """Classify the file after the observers have processed the log."""
         if isinstance(self._entry_check, OffsetEntryCheck):
@@ -594,7 +597,7 @@ class _StoredIndex:
                 is_closed=startup.is_clean or not startup.is_last,
             )
         return classify_index(
-            self._kind, self.stored or b"", built, self._entries, mismatch, startup
+            self._kind, self.stored or b"", rebuilt, self._entries, mismatch, startup
         )
 
 
@@ -629,10 +632,10 @@ def _take_built_indexes(
     """Return the two built indexes, and delete their files."""
     if staged.report.status == FAILED:
         return None, None
-    build, paths = settings.build_settings(), staged.paths
+    build_settings, paths = settings.build_settings(), staged.paths
     contents = []
     for path in (paths.offset_index, paths.time_index):
-        scratch = build.work_path(path, attempt_id)
+        scratch = build_settings.work_path(path, attempt_id)
         with open(scratch, "rb") as file:
             contents.append(file.read())
         remove_scratch(scratch)

@@ -51,7 +51,7 @@ def known_topics(
     }
 
 
-# Epochs are compared with the epochs of batches, since a build starts from the file itself.
+# A build reads the leader epoch checkpoint, so the checkpoint is compared with the batches instead.
 _OUTPUTS = ALL_OUTPUTS - {BuildOutput.EPOCHS}
 
 

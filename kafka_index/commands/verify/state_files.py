@@ -141,76 +141,84 @@ class CheckedRoot:
         path = directory.path
         if not directory.has_root_files:
             effect = "The directory has only partitions. A broker also requires meta.properties."
-            row = Finding(None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect)
-            return cls(directory, [row])
-        identity, refused, findings = _classify_properties(directory)
+            finding = Finding(
+                None, None, None, path, FileKind.ROOT, FileClass.MISSING, effect=effect
+            )
+            return cls(directory, [finding])
+        identity, refusals, findings = _classify_properties(directory)
         if directory.is_clean:
             findings.append(_classify_clean_shutdown_file(directory))
         for name, checkpoint in directory.checkpoints().items():
-            row = _to_row(checkpoint.path, FileClass.EQUIVALENT)
+            finding = _new_root_finding(checkpoint.path, FileClass.EQUIVALENT)
             if checkpoint.fault is not None:
                 findings.append(
-                    _classify_checkpoint_fault(row, checkpoint.fault, checkpoint.effect, name)
+                    _classify_checkpoint_fault(finding, checkpoint.fault, checkpoint.effect, name)
                 )
             elif checkpoint.exists:
-                findings.append(row)
+                findings.append(finding)
         findings += [
-            replace(_to_row(directory.file(name), FileClass.MISSING), effect=effect)
+            replace(_new_root_finding(directory.file(name), FileClass.MISSING), effect=effect)
             for name, effect in _MISSING_EFFECTS.items()
             if not directory.checkpoint(name).exists
         ]
-        return cls(directory, findings, identity, refused)
+        return cls(directory, findings, identity, refusals)
 
 
 def _classify_properties(
     directory: DataDirectory,
 ) -> tuple[MetaProperties | None, Sequence[Refusal], list[Finding]]:
     path = directory.path
-    row = _to_row(directory.file(META_PROPERTIES), FileClass.EQUIVALENT)
+    finding = _new_root_finding(directory.file(META_PROPERTIES), FileClass.EQUIVALENT)
     try:
         broker_identity = check_identity([path], None, None)
     except KafkaIndexError as error:
-        return None, (), [row.unreadable(error)]
+        return None, (), [finding.unreadable(error)]
     identity, offline = (
         broker_identity.by_directory.get(path),
         tuple(broker_identity.offline.values()),
     )
     if identity is None and not offline:
-        missing = replace(row, file_class=FileClass.MISSING, harmful=True, effect=_EXITS)
-        return None, (), [missing]
+        missing_finding = replace(
+            finding, file_class=FileClass.MISSING, harmful=True, effect=_EXITS
+        )
+        return None, (), [missing_finding]
     refusals = offline or broker_identity.refused
     effect = _OFFLINE if offline else _EXITS
-    return identity, refusals, [_to_refused_row(refusal, effect) for refusal in refusals] or [row]
+    return (
+        identity,
+        refusals,
+        [_to_refused_finding(refusal, effect) for refusal in refusals] or [finding],
+    )
 
 
 def _classify_clean_shutdown_file(directory: DataDirectory) -> Finding:
     path = directory.file(CLEAN_SHUTDOWN)
-    row = _to_row(path, FileClass.CORRUPT)
+    finding = _new_root_finding(path, FileClass.CORRUPT)
     if directory.is_clean_shutdown_file_stuck:
         description = "a non-empty directory, which a broker cannot delete"
-        return replace(row, harmful=True, found=description, effect=_OFFLINE)
+        return replace(finding, harmful=True, found=description, effect=_OFFLINE)
     try:
         if directory.clean_shutdown_epoch() is not None:
-            return _to_row(path, FileClass.EQUIVALENT)
-        text = read_text(path) or ""
+            return _new_root_finding(path, FileClass.EQUIVALENT)
+        content = read_text(path) or ""
     except BadFileError as error:
-        return replace(row, found=error.message, effect=_REGISTERS_UNCLEAN)
+        return replace(finding, found=error.message, effect=_REGISTERS_UNCLEAN)
     except InputError as error:
-        return row.unreadable(error)
-    return replace(row, found=quote_content(text, path), effect=_REGISTERS_UNCLEAN)
+        return finding.unreadable(error)
+    return replace(finding, found=quote_content(content, path), effect=_REGISTERS_UNCLEAN)
 
 
 def _classify_checkpoint_fault(
-    row: Finding, fault: KafkaIndexError, effect: FaultEffect | None, name: str
+    finding: Finding, fault: KafkaIndexError, effect: FaultEffect | None, name: str
 ) -> Finding:
     if effect is None:
-        return row.unreadable(fault)
+        return finding.unreadable(fault)
     if effect is FaultEffect.RESET:
-        return replace(row.refused(fault, _RESET_EFFECTS[name]), harmful=False)
-    return row.refused(fault, _FAULT_EFFECTS[effect])
+        return replace(finding.refused(fault, _RESET_EFFECTS[name]), harmful=False)
+    return finding.refused(fault, _FAULT_EFFECTS[effect])
 
 
-def _to_row(path: str, file_class: FileClass) -> Finding:
+def _new_root_finding(path: str, file_class: FileClass) -> Finding:
     return Finding(None, None, None, path, FileKind.ROOT, file_class)
 
 
@@ -253,8 +261,10 @@ def identity_findings(
         try:
             metadata_properties = MetaProperties.read(metadata_directory)
         except KafkaIndexError as error:
-            row = _to_row(metadata, FileClass.UNREADABLE)
-            yield row.unreadable(error) if is_retriable(error) else row.refused(error, _EXITS)
+            finding = _new_root_finding(metadata, FileClass.UNREADABLE)
+            yield (
+                finding.unreadable(error) if is_retriable(error) else finding.refused(error, _EXITS)
+            )
     brokers: dict[tuple[str | None, int | None], dict[str, MetaProperties]] = {}
     for root in roots:
         if root.identity is not None and not root.refused:
@@ -268,7 +278,7 @@ def identity_findings(
     ):
         cluster_id = min(cluster_ids - {metadata_properties.cluster_id})
         yield replace(
-            _to_row(metadata_properties.path, FileClass.FOREIGN),
+            _new_root_finding(metadata_properties.path, FileClass.FOREIGN),
             harmful=True,
             expected=f"cluster.id {cluster_id} of the data directories",
             found=f"cluster.id {metadata_properties.cluster_id}",
@@ -299,7 +309,7 @@ def identity_findings(
         )
         node_id = configured_id if is_configured else None
         for refusal in check_identity(paths, metadata_log_directory, node_id).refused:
-            yield _to_refused_row(refusal, _EXITS)
+            yield _to_refused_finding(refusal, _EXITS)
     for path in sorted(
         {*(root.path for root in roots), *([metadata_directory] if metadata_directory else ())}
     ):
@@ -307,7 +317,7 @@ def identity_findings(
 
 
 def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
-    return _to_row(path, FileClass.CORRUPT).refused(damage, _METADATA_TRUNCATED)
+    return _new_root_finding(path, FileClass.CORRUPT).refused(damage, _METADATA_TRUNCATED)
 
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:
@@ -321,16 +331,16 @@ def _metadata_log_findings(path: str) -> Iterator[Finding]:
             # The finding of the file partition.metadata reports this error.
             continue
         except KafkaIndexError as error:
-            yield _to_row(path, FileClass.UNREADABLE).unreadable(error)
+            yield _new_root_finding(path, FileClass.UNREADABLE).unreadable(error)
         else:
             if refusal is not None:
-                yield _to_refused_row(refusal, _EXITS)
+                yield _to_refused_finding(refusal, _EXITS)
 
 
-def _to_refused_row(refusal: Refusal, effect: str) -> Finding:
+def _to_refused_finding(refusal: Refusal, effect: str) -> Finding:
     reason = refusal.reason if refusal.line is None else f"line {refusal.line}: {refusal.reason}"
-    row = _to_row(refusal.file, FileClass.CORRUPT)
-    return row.classified(
+    finding = _new_root_finding(refusal.file, FileClass.CORRUPT)
+    return finding.classified(
         Classification(FileClass.CORRUPT, harmful=True, found=reason, effect=effect)
     )
 
@@ -349,13 +359,13 @@ def root_findings(
         CheckedRoot.from_directory(DataDirectory(path, tolerated=True))
         for path in sorted(set(listing.data_directories))
     ]
-    findings = [row for root in roots for row in root.findings]
+    findings = [finding for root in roots for finding in root.findings]
     yield from findings
     # The metadata log directory may also be a data directory of the input.
-    reported = {(row.path, row.found) for row in findings if row.harmful}
-    for row in identity_findings(roots, metadata, properties):
-        if (row.path, row.found) not in reported:
-            yield row
+    reported = {(finding.path, finding.found) for finding in findings if finding.harmful}
+    for finding in identity_findings(roots, metadata, properties):
+        if (finding.path, finding.found) not in reported:
+            yield finding
     yield from _unlisted_findings(listing, [root.directory for root in roots], settings)
 
 
@@ -363,26 +373,26 @@ def _unlisted_findings(
     listing: Listing, roots: Sequence[DataDirectory], settings: VerifySettings
 ) -> Iterator[Finding]:
     """Yield a finding per directory without verified logs on which a broker does not start."""
-    by_path = {root.path: root for root in roots}
+    roots_by_path = {root.path: root for root in roots}
     segments = SegmentTable.from_files(listing.segments)
     verified = {partition_segments.directory for partition_segments in segments.partitions}
     paths = {skipped.path for skipped in listing.skipped} | set(
         listing.partition_directories
     ) - verified
     for path in sorted(paths):
-        root = by_path.get(os.path.dirname(path))
+        root = roots_by_path.get(os.path.dirname(path))
         is_started = store_of(path).hosts_brokers
         if root is None or (is_started and not os.path.isdir(path)):
             continue
         parsed_name = parse_log_directory(os.path.basename(path))
-        row = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
+        finding = Finding(None, None, None, path, FileKind.ROOT, FileClass.CORRUPT, harmful=True)
         if parsed_name is None:
             if root.has_root_files and is_started:
-                description = "the directory name is not that of a partition"
-                yield replace(row, found=description, effect="A broker exits.")
+                description = "the directory name is not a partition name"
+                yield replace(finding, found=description, effect="A broker exits.")
             continue
         partition = parsed_name[0]
-        row = replace(row, topic=partition.topic, partition=partition.partition)
+        finding = replace(finding, topic=partition.topic, partition=partition.partition)
         try:
             if is_started:
                 with load_partition(partition, path, settings.loading(root, partition)):
@@ -394,9 +404,9 @@ def _unlisted_findings(
             effect = (
                 "A broker also loads this directory: it takes the data directory offline, or exits."
             )
-            yield row.refused(error, effect)
+            yield finding.refused(error, effect)
         except KafkaIndexError as error:
-            yield row.unreadable(error)
+            yield finding.unreadable(error)
 
 
 _NO_STATE = (
@@ -427,7 +437,7 @@ def epoch_findings(
     *,
     has_indexes: bool,
 ) -> Iterator[Finding]:
-    """Yield the finding of a leader epoch checkpoint; none if it is not needed.
+    """Yield the finding of a leader epoch checkpoint; yield nothing if none is needed.
 
     `ranges` are the epochs of the batches, in order. `offsets` are the log start and end offset;
     the end is None if unknown. A dump with only logs, without index files, needs no checkpoint.
@@ -494,7 +504,7 @@ def _classify_epochs(
 def classify_snapshots(
     partition: TopicPartition,
     directory: str,
-    built: Mapping[str, bytes] | None,
+    rebuilt: Mapping[str, bytes] | None,
     expiration: ProducerExpiration,
     offsets: tuple[int, int | None],
     base_offsets: Sequence[int],
@@ -520,10 +530,10 @@ def classify_snapshots(
     recovered_from
         Base offset of the first recovered segment. Startup deletes all later snapshots.
     """
-    start, end = offsets
+    log_start_offset, log_end_offset = offsets
     expected = {
         parsed.base_offset: data
-        for name, data in (built or {}).items()
+        for name, data in (rebuilt or {}).items()
         if (parsed := parse_segment_file(name)) is not None and parsed.kind == SNAPSHOT_SUFFIX
     }
     try:
@@ -532,7 +542,7 @@ def classify_snapshots(
         snapshot_offsets = []
     for offset in snapshot_offsets:
         path = snapshot_path(directory, offset)
-        finding = _to_snapshot_row(partition, path, offset)
+        finding = _new_snapshot_finding(partition, path, offset)
         try:
             data = store_of(path).read(path)
         except FileNotFoundError:
@@ -543,22 +553,26 @@ def classify_snapshots(
             yield finding.unreadable(error)
             continue
         try:
-            if end is not None and offset > end:
+            if log_end_offset is not None and offset > log_end_offset:
                 classification = Classification(
                     FileClass.STALE,
                     harmful=True,
-                    expected=f"at most {end}, the log end offset",
+                    expected=f"at most {log_end_offset}, the log end offset",
                     found=str(offset),
                     effect=f"{_REMOVED} The log once reached this offset.",
                 )
-            elif offset in expected or built is None or offset in base_offsets:
+            elif offset in expected or rebuilt is None or offset in base_offsets:
                 classification = _classify_snapshot(
-                    data, expected.get(offset), expiration, start, is_compacted=is_compacted
+                    data,
+                    expected.get(offset),
+                    expiration,
+                    log_start_offset,
+                    is_compacted=is_compacted,
                 )
-            elif offset < max(base_offsets) or offset <= start:
+            elif offset < max(base_offsets) or offset <= log_start_offset:
                 classification = Classification(FileClass.ORPHAN, effect=_REMOVED)
             else:
-                snapshot_at_end = None if end is None else expected.get(end)
+                snapshot_at_end = None if log_end_offset is None else expected.get(log_end_offset)
                 classification = _classify_inner_snapshot(data, offset, snapshot_at_end, expiration)
         except CorruptSnapshotError as error:
             classification = Classification(
@@ -578,11 +592,13 @@ def classify_snapshots(
         yield finding.classified(classification)
     if expected and not snapshot_offsets and len(decode_snapshot(expected[max(expected)])):
         effect = _NO_STATE if is_clean else "A broker rebuilds the producer state from the log."
-        row = _to_snapshot_row(partition, snapshot_path(directory, max(expected)), max(expected))
-        yield replace(row, harmful=is_clean, effect=effect)
+        missing_finding = _new_snapshot_finding(
+            partition, snapshot_path(directory, max(expected)), max(expected)
+        )
+        yield replace(missing_finding, harmful=is_clean, effect=effect)
 
 
-def _to_snapshot_row(partition: TopicPartition, path: str, offset: int) -> Finding:
+def _new_snapshot_finding(partition: TopicPartition, path: str, offset: int) -> Finding:
     return new_finding(partition, path, FileKind.SNAPSHOT, FileClass.MISSING, base_offset=offset)
 
 
@@ -595,7 +611,9 @@ def _classify_inner_snapshot(
     """
     entries = decode_snapshot(data)
     stored_offsets = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
-    late_producers = [producer_id for producer_id, last in stored_offsets.items() if last >= offset]
+    late_producers = [
+        producer_id for producer_id, last_offset in stored_offsets.items() if last_offset >= offset
+    ]
     missing_producers = []
     if snapshot_at_end is not None:
         missing_producers = [
@@ -618,27 +636,27 @@ def _classify_inner_snapshot(
 
 
 def _classify_snapshot(
-    data: bytes,
-    built: bytes | None,
+    stored: bytes,
+    rebuilt: bytes | None,
     expiration: ProducerExpiration,
     first_offset: int,
     *,
     is_compacted: bool,
 ) -> Classification:
-    """Classify a ``.snapshot``, compared with the built one if it is known.
+    """Classify a ``.snapshot``; compare it with `rebuilt`, unless `rebuilt` is None.
 
-    A transaction may have been opened before the log start, `first_offset`. In a compacted topic,
+    A transaction may have been opened before `first_offset`, the log start. In a compacted topic,
     batches of producers may be missing.
     """
-    if data == built:
+    if stored == rebuilt:
         return IDENTICAL
-    entries = decode_snapshot(data)
-    if built is None:
+    entries = decode_snapshot(stored)
+    if rebuilt is None:
         return NOT_CHECKED
     difference = None
     if not is_compacted:
-        live = expiration.live(decode_snapshot(built))
-        difference = compare_producers(expiration.live(entries), live, first_offset)
+        live_producers = expiration.live(decode_snapshot(rebuilt))
+        difference = compare_producers(expiration.live(entries), live_producers, first_offset)
     if difference is not None:
         return Classification(
             FileClass.INCOMPLETE if difference.is_missing else FileClass.CORRUPT,
@@ -656,16 +674,18 @@ def find_leftover_files(
     partition: TopicPartition,
     segments: Sequence[SegmentFile],
     entries: Sequence[Entry],
-    lost: Collection[int],
+    lost_base_offsets: Collection[int],
 ) -> Iterator[Finding]:
     """Yield a finding per file of a segment that is not live.
 
-    `entries` are the entries of the directory. `lost` are the base offsets of missing logs whose
-    index files remain.
+    `entries` are the entries of the directory. `lost_base_offsets` are the base offsets of missing
+    logs whose index files remain.
     """
-    live = {os.path.basename(segment.log_path) for segment in segments}
-    swaps = {name for name in live if name.endswith(SWAP_SUFFIX)}
-    owned = {index_name_for(name, suffix) for name in live for suffix in INDEX_SUFFIXES} | live
+    live_names = {os.path.basename(segment.log_path) for segment in segments}
+    swaps = {name for name in live_names if name.endswith(SWAP_SUFFIX)}
+    owned = {
+        index_name_for(name, suffix) for name in live_names for suffix in INDEX_SUFFIXES
+    } | live_names
     owned |= {name.removesuffix(SWAP_SUFFIX) + SWAP_SUFFIX for name in swaps}
     for entry in sorted(entries, key=lambda entry: entry.name):
         name, classification = entry.name, None
@@ -679,7 +699,7 @@ def find_leftover_files(
             classification = Classification(FileClass.LEFTOVER, found=reason, effect=effect)
         elif parsed.kind != SNAPSHOT_SUFFIX:
             classification = Classification(FileClass.ORPHAN, effect=_NO_LOG)
-            if parsed.base_offset in lost and entry.info().size_bytes > 0:
+            if parsed.base_offset in lost_base_offsets and entry.info().size_bytes > 0:
                 log = f"{name.partition('.')[0]}{LOG_SUFFIX}"
                 classification = Classification(
                     FileClass.ORPHAN,
@@ -691,10 +711,10 @@ def find_leftover_files(
         if classification is not None:
             base_offset = None if parsed is None else parsed.base_offset
             kind = FileKind.LOG if parsed is None else to_file_kind(parsed.kind)
-            row = new_finding(
+            finding = new_finding(
                 partition, entry.path, kind, FileClass.ORPHAN, base_offset=base_offset
             )
-            yield row.classified(classification)
+            yield finding.classified(classification)
 
 
 def _classify_name(name: str) -> Classification | None:
@@ -710,12 +730,12 @@ def _classify_name(name: str) -> Classification | None:
 
 
 def classify_partition_metadata(
-    partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_known: bool
+    partition: TopicPartition, directory: str, topic: KnownTopic | None, *, is_required: bool
 ) -> Iterator[Finding]:
     """Yield the finding of a ``partition.metadata``.
 
-    `topic` is the topic in the cluster metadata. `is_known` is True if the partition is in a data
-    directory, where a broker requires the file.
+    `topic` is the topic in the cluster metadata. `is_required` is True if the partition is in a
+    data directory, where a broker requires the file.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     finding = new_finding(partition, path, FileKind.METADATA, FileClass.MISSING)
@@ -740,5 +760,5 @@ def classify_partition_metadata(
             yield finding.classified(
                 Classification(FileClass.EQUIVALENT, found=f"topic ID {topic_id}")
             )
-        elif is_known:
+        elif is_required:
             yield finding.classified(Classification(FileClass.MISSING, harmful=True, effect=_STRAY))

@@ -229,7 +229,7 @@ class DataDirectory:
 
     @property
     def has_root_files(self) -> bool:
-        """Whether a file of a broker exists at the root; without one, any folder can be given."""
+        """Whether a file of a broker exists at the root; otherwise it may be any folder."""
         has_checkpoint = any(checkpoint.exists for checkpoint in self.checkpoints().values())
         return has_checkpoint or self.is_clean or self._read_properties is not None
 
@@ -295,7 +295,7 @@ def reject_locked(directory: str, hint: str) -> None:
     if opening_error(path) is not None:
         return
     try:
-        # O_NONBLOCK, so that opening a named pipe does not wait.
+        # Without O_NONBLOCK, opening a named pipe would block.
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except FileNotFoundError:
         return

@@ -99,7 +99,7 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
     Raises `InputError` if a path is missing, a directory cannot be read, no live segment is found,
     or two directories contain the same partition.
     """
-    listing, lister = _list(inputs, topics)
+    listing, lister = _list_inputs(inputs, topics)
     if not listing.segments:
         raise _no_segments_error(inputs, topics, lister)
     return listing
@@ -107,10 +107,12 @@ def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listi
 
 def list_any(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
     """List a dump like `list_dump`, but allow dumps without segments."""
-    return _list(inputs, topics)[0]
+    return _list_inputs(inputs, topics)[0]
 
 
-def _list(inputs: Sequence[str], topics: re.Pattern[str] | None) -> tuple[Listing, _DumpLister]:
+def _list_inputs(
+    inputs: Sequence[str], topics: re.Pattern[str] | None
+) -> tuple[Listing, _DumpLister]:
     lister = _DumpLister(inputs, topics)
     for directory in expand_directories(inputs):
         lister.visit(directory)
@@ -150,7 +152,7 @@ class _DumpLister:
             self._visit_data_directory(directory, entries)
         elif split is None:
             raise InputError(
-                "the directory contains segments, but its name is not that of a partition",
+                "the directory contains segments, but its name is not a partition name",
                 path=directory,
                 expected="<topic>-<partition>",
                 found=name,
@@ -180,22 +182,24 @@ class _DumpLister:
     def _visit_data_directory(self, directory: str, entries: list[Entry]) -> None:
         self._skip_links(entries)
         self._root_names[directory] = {entry.name for entry in entries}
-        live = dict(self._live_partitions(entries))
+        live_partitions = dict(self._live_partitions(entries))
         # If only some topics are selected, pages would also contain objects of all other topics.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
-            self._visit_stored_partitions(directory, live)
-        for path, partition in live.items():
+            self._visit_stored_partitions(directory, live_partitions)
+        for path, partition in live_partitions.items():
             self._visit_partition(path, partition, partial(self._list_partition, partition, path))
 
-    def _visit_stored_partitions(self, root: str, live: dict[str, TopicPartition]) -> None:
-        """List the partitions of an object store by pages, and remove them from `live`."""
+    def _visit_stored_partitions(
+        self, root: str, live_partitions: dict[str, TopicPartition]
+    ) -> None:
+        """List partitions of an object store by pages; remove them from `live_partitions`."""
         # Only object stores and backup repositories list pages.
         from kafka_index.core.logdir.paged_listing import list_directories  # noqa: PLC0415
 
         for stored_directory in list_directories(root):
             path = f"{root}/{stored_directory.name}"
-            partition = live.pop(path, None)
+            partition = live_partitions.pop(path, None)
             if partition is not None:
                 list_segments = partial(self._list_stored, partition, path, stored_directory)
                 self._visit_partition(path, partition, list_segments)
@@ -217,7 +221,7 @@ class _DumpLister:
                     note_unread(entry.path, BROKEN_LINK)
             elif split is None:
                 if entry.name not in NOT_PARTITIONS:
-                    self._skip(entry.path, "the directory name is not that of a partition")
+                    self._skip(entry.path, "the directory name is not a partition name")
             elif split[1] is not DirectoryKind.LIVE:
                 if self._is_selected(split[0].topic):
                     self._skip(entry.path, _REASONS[split[1]])
@@ -235,10 +239,10 @@ class _DumpLister:
             return
         self.has_selected = True
         identity = identity_of(directory)
-        listed = self._listed_directories.setdefault(identity, (directory, partition))
-        if listed[0] is not directory:
-            if listed[1] != partition:
-                self._skip(directory, f"the directory is the same as {listed[0]}")
+        listed_directory = self._listed_directories.setdefault(identity, (directory, partition))
+        if listed_directory[0] is not directory:
+            if listed_directory[1] != partition:
+                self._skip(directory, f"the directory is the same as {listed_directory[0]}")
             return
         admit_linked(directory)
         segments = list_segments()
@@ -339,7 +343,8 @@ def _reject_duplicates(partitions: Sequence[PartitionSegments]) -> None:
     for partition, duplicate in pairwise(partitions):
         if partition.partition == duplicate.partition:
             raise InputError(
-                f"{partition.partition.directory_name} is also in {duplicate.directory}",
+                f"the partition {partition.partition.directory_name} is also in "
+                f"{duplicate.directory}",
                 path=partition.directory,
                 hint="give only one replica of a partition in each run",
             )
@@ -357,8 +362,8 @@ def _no_segments_error(
     skipped = lister.listing.skipped
     hint = "give a data directory, a partition directory, or a glob of such directories"
     if skipped:
-        count = plural(len(skipped), "skipped entry", "skipped entries")
-        hint = f"the first of {count} is {skipped[0].path}: {skipped[0].reason}"
+        skipped_count = plural(len(skipped), "skipped entry", "skipped entries")
+        hint = f"the first of {skipped_count} is {skipped[0].path}: {skipped[0].reason}"
     elif lister.topics_seen:
         hint = "the partition directories contain no .log files"
     return InputError("no segments found", path=path, hint=hint)
@@ -380,22 +385,28 @@ def _suggest_topics(pattern: str, names: Sequence[str]) -> str | None:
     Topic names contain no commas, so a comma is treated as a separator of alternatives.
     """
     similar_names = partial(difflib.get_close_matches, possibilities=names, cutoff=_MIN_SIMILARITY)
-    alternatives = [part.strip().replace("\\", "") for part in re.split("[,|]", pattern)]
+    alternatives = [
+        alternative.strip().replace("\\", "") for alternative in re.split("[,|]", pattern)
+    ]
     if "," not in pattern or not all(map(is_legal_topic, alternatives)):
         return _suggestion(
             dict.fromkeys(
-                name for part in alternatives for name in similar_names(part, n=_MAX_SUGGESTIONS)
+                name
+                for alternative in alternatives
+                for name in similar_names(alternative, n=_MAX_SUGGESTIONS)
             )
         )
     suggested_topics = [
-        name for part in alternatives for name in similar_names(part, n=1) or [part]
+        name
+        for alternative in alternatives
+        for name in similar_names(alternative, n=1) or [alternative]
     ]
     suggested_pattern = "|".join(dict.fromkeys(suggested_topics))
     return f"did you mean '{suggested_pattern}'? Alternatives are separated by |"
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """Return a hint with names similar to the given one, None if there are none."""
+    """Return a hint with names similar to `name`, None if no name is similar."""
     return _suggestion(
         difflib.get_close_matches(name, sorted(set(names)), _MAX_SUGGESTIONS, _MIN_SIMILARITY)
     )

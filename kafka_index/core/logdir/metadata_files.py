@@ -67,7 +67,7 @@ def read_file(path: str) -> bytes | None:
     not read the file.
     """
     if is_segment_path(path):
-        # Remote segments have no such files next to them.
+        # Remote segments have no metadata files.
         return None
     store = store_of(path)
     if store.needs_requests:
@@ -82,8 +82,8 @@ def read_file(path: str) -> bytes | None:
             if is_null_device(os.stat(path)):
                 return b""
             # Reading a named pipe would block.
-            kind = "a directory" if os.path.isdir(path) else "not a regular file"
-            raise BadFileError(f"{name} is {kind}", path=path)
+            file_type = "a directory" if os.path.isdir(path) else "not a regular file"
+            raise BadFileError(f"{name} is {file_type}", path=path)
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
@@ -273,13 +273,13 @@ class MetaProperties:
         if version not in (0, 1):
             raise parsed._property_error("version", "0 or 1")
         name = "node.id" if version else "broker.id"
-        text = parsed.value(name)
-        node_id = None if text is None else parse_java_integer(text, INT32_MAX)
-        if node_id is None and (version or text is not None):
+        value = parsed.value(name)
+        node_id = None if value is None else parse_java_integer(value, INT32_MAX)
+        if node_id is None and (version or value is not None):
             raise parsed._property_error(name, "a 32-bit integer in decimal digits")
-        text = parsed.value("directory.id")
-        directory_id = None if text is None else parse_java_uuid(text)
-        if text is not None and directory_id is None:
+        value = parsed.value("directory.id")
+        directory_id = None if value is None else parse_java_uuid(value)
+        if value is not None and directory_id is None:
             raise parsed._property_error("directory.id", "a UUID in base64")
         if version and parsed.cluster_id is None:
             raise parsed._property_error("cluster.id", "the cluster ID")

@@ -69,9 +69,9 @@ class StoredDirectory:
         return list(entries.values())
 
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
-        """Return the segments of a partition; None if its entries must be listed one by one.
+        """Return the segments of a partition, None if its entries must be inspected.
 
-        The rules are the same as in `kafka_index.core.logdir.segment_table.list_plain_partition`.
+        `kafka_index.core.logdir.segment_table.list_plain_partition` applies the same rules.
         """
         names = self.rows.column("name")
         if pc.any(pc.match_substring_regex(names, _ODD_NAME)).as_py():
@@ -176,5 +176,8 @@ def _split_page(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     codes = folders.indices.to_numpy()
     starts = np.flatnonzero(np.diff(codes, prepend=-1))
     ends = np.append(starts, len(codes))[1:]
-    for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield folders.dictionary[int(codes[start])].as_py(), rows.slice(start, end - start)
+    for start_row, end_row in zip(starts.tolist(), ends.tolist(), strict=True):
+        yield (
+            folders.dictionary[int(codes[start_row])].as_py(),
+            rows.slice(start_row, end_row - start_row),
+        )

@@ -178,11 +178,11 @@ def list_partition(
 ) -> tuple[list[SegmentFile], list[Skipped]]:
     """Separate live segments of a partition directory from other entries.
 
-    Segments are in no particular order; one stat per log. Index files, snapshots, checkpoints and
-    unknown files are not listed. Source: LogLoader.removeTempFilesAndCollectSwapFiles and
-    LogLoader.load. A ``.swap`` at or above the lowest ``.cleaned`` offset belongs to an unfinished
-    split and is ignored (KAFKA-6264). Live ``.log.swap`` files are segments. They replace every
-    segment whose base offset is between the lowest of them and their highest next offset.
+    Segments are in no particular order, and only logs are inspected. Index files, snapshots,
+    checkpoints and unknown files are not listed. A ``.swap`` at or above the lowest ``.cleaned``
+    offset belongs to an unfinished split and is ignored (KAFKA-6264). Live ``.log.swap`` files are
+    segments. They replace every segment whose base offset is between the lowest of them and their
+    highest next offset. Source: LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load.
     """
     partition_entries = _PartitionEntries()
     for entry in entries:
@@ -204,8 +204,8 @@ def list_partition(
     last_base_offset = max((*logs, *swaps), default=0)
     segments = [
         _to_segment(partition, base_offset, entry, is_last=base_offset == last_base_offset)
-        for live in (logs, swaps)
-        for base_offset, entry in live.items()
+        for live_entries in (logs, swaps)
+        for base_offset, entry in live_entries.items()
     ]
     return segments, skipped
 
@@ -296,11 +296,11 @@ def read_swap_range(swaps: Mapping[int, str]) -> SwapRange:
 
     Source: ``LogLoader.load``.
     """
-    ends = {offset: _read_swap_end(path, offset) for offset, path in swaps.items()}
+    swap_ends = {offset: _read_swap_end(path, offset) for offset, path in swaps.items()}
     return SwapRange(
         min(swaps),
-        max(end.next_offset for end in ends.values()),
-        {swaps[offset]: end.doubt for offset, end in ends.items() if end.doubt},
+        max(swap_end.next_offset for swap_end in swap_ends.values()),
+        {swaps[offset]: swap_end.doubt for offset, swap_end in swap_ends.items() if swap_end.doubt},
     )
 
 

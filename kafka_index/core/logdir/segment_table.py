@@ -93,11 +93,11 @@ class PartitionSegments:
     @classmethod
     def from_files(cls, segments: Sequence[SegmentFile]) -> PartitionSegments:
         """Convert one or more segments of a partition, in order of base offset."""
-        first = segments[0]
+        first_segment = segments[0]
         versions = [segment.log_version for segment in segments]
         plain = cls(
-            first.topic_partition,
-            first.partition_directory,
+            first_segment.topic_partition,
+            first_segment.partition_directory,
             np.array([segment.base_offset for segment in segments], np.int64),
             np.array([segment.log_size_bytes for segment in segments], np.int64),
             np.array([segment.log_mtime_ns for segment in segments], np.int64),
@@ -219,13 +219,13 @@ class SegmentTable(Sequence[SegmentFile]):
     def __getitem__(self, index: slice) -> list[SegmentFile]: ...
     def __getitem__(self, index: int | slice) -> SegmentFile | list[SegmentFile]:
         if isinstance(index, slice):
-            return [self[number] for number in range(*index.indices(len(self)))]
-        number = index + len(self) if index < 0 else index
-        if not 0 <= number < len(self):
+            return [self[segment_number] for segment_number in range(*index.indices(len(self)))]
+        segment_number = index + len(self) if index < 0 else index
+        if not 0 <= segment_number < len(self):
             raise IndexError(index)
-        row = int(np.searchsorted(self._row_ends, number, "right"))
-        start = int(self._row_ends[row - 1]) if row else 0
-        return self.partitions[row].files()[number - start]
+        partition_number = int(np.searchsorted(self._row_ends, segment_number, "right"))
+        first_number = int(self._row_ends[partition_number - 1]) if partition_number else 0
+        return self.partitions[partition_number].files()[segment_number - first_number]
 
 
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
@@ -283,8 +283,8 @@ def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) ->
     The key is a base offset, and the value is the offset after the last entry of the index files.
     """
     by_name = {entry.name: entry for entry in entries}
-    live = sorted(segments, key=lambda segment: segment.base_offset)
-    live_base_offsets = [segment.base_offset for segment in live]
+    live_segments = sorted(segments, key=lambda segment: segment.base_offset)
+    live_base_offsets = [segment.base_offset for segment in live_segments]
     end_offsets: dict[int, int] = {}
     for name, entry in sorted(by_name.items()):
         parsed = parse_segment_file(name)
@@ -297,7 +297,7 @@ def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) ->
             continue
         live_before = bisect(live_base_offsets, base_offset)
         # A swap file replaces this log, which the broker has deleted or is deleting.
-        if live_before and live[live_before - 1].log_path.endswith(SWAP_SUFFIX):
+        if live_before and live_segments[live_before - 1].log_path.endswith(SWAP_SUFFIX):
             continue
         end_offset = _indexed_end_offset(entry, base_offset, parsed.kind)
         if end_offset is not None:

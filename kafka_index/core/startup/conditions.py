@@ -55,16 +55,16 @@ def read_known_losses(path: str) -> KnownLosses:
     return losses
 
 
-def is_known_loss(missing: MissingRange, known_losses: OffsetRanges) -> bool:
+def is_known_loss(missing_range: MissingRange, known_losses: OffsetRanges) -> bool:
     """Return whether a restore reported all offsets of a missing range as lost."""
-    next_offset = missing.first_offset
+    next_offset = missing_range.first_offset
     for first_offset, last_offset in sorted(known_losses, key=itemgetter(0)):
         if last_offset is None:
-            if first_offset == missing.first_offset:
+            if first_offset == missing_range.first_offset:
                 return True
         elif first_offset <= next_offset:
             next_offset = max(next_offset, last_offset + 1)
-    return next_offset >= missing.end_offset
+    return next_offset >= missing_range.end_offset
 
 
 def format_known_losses(missing_ranges: Iterable[MissingRange]) -> list[str]:

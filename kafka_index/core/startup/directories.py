@@ -295,7 +295,7 @@ class _Startup:
         prediction = predict_metadata_log(self._metadata, settings, self._conditions.clock)
         if isinstance(prediction, Refusal):
             self._refusals.append(prediction)
-        # Other controllers may still have the records truncated here, so the metadata is unknown.
+        # `metadata_fault` is set if other controllers may still have the truncated records.
         elif (
             prediction is not None
             and prediction.lost.records
@@ -365,7 +365,7 @@ class _Startup:
             parsed_name = parse_log_directory(entry.name)
             if parsed_name is None:
                 self._refusals.append(
-                    Refusal(entry.path, None, "the directory name is not that of a partition")
+                    Refusal(entry.path, None, "the directory name is not a partition name")
                 )
                 continue
             if parsed_name[0].topic != CLUSTER_METADATA_TOPIC:
@@ -534,20 +534,20 @@ class _Startup:
                 if not is_same_directory:
                     self._local_partitions.add(partition)
                     if current is not None:
-                        row = self._partitions.index(current)
-                        self._partitions[row] = predict_replacement(current, future)
+                        index = self._partitions.index(current)
+                        self._partitions[index] = predict_replacement(current, future)
             if is_same_directory:
                 self._refusals.append(
                     Refusal(path, None, f"{current_path} contains the same partition")
                 )
 
     def _add_missing_partitions(self) -> None:
-        """Report partitions that the metadata assigns to this broker and that do not exist here."""
+        """Report missing partitions that the metadata assigns to these data directories."""
         cluster = self._conditions.cluster
         for topic_id, topic in ({} if cluster is None else cluster.topics).items():
-            for number in topic.partitions:
-                partition = TopicPartition(topic.name, number)
-                directory = self._assigned_directory(topic_id, number)
+            for partition_number in topic.partitions:
+                partition = TopicPartition(topic.name, partition_number)
+                directory = self._assigned_directory(topic_id, partition_number)
                 is_missing = (
                     partition not in self._local_partitions
                     and directory not in self._failed_directories
@@ -559,7 +559,7 @@ class _Startup:
                     )
                     self._partitions.append(
                         PartitionPrediction(
-                            topic.name, number, path, Outcome.EMPTIED, notes=(note,)
+                            topic.name, partition_number, path, Outcome.EMPTIED, notes=(note,)
                         )
                     )
 
@@ -568,13 +568,13 @@ class _Startup:
 
         A broker halts when its last data directory goes offline.
         """
-        for row, partition in enumerate(self._partitions):
+        for index, partition in enumerate(self._partitions):
             if (
                 partition.outcome is Outcome.LOADED
                 and os.path.dirname(partition.directory) in self._failed_directories
             ):
                 unserved = partition.unserved or "the data directory is offline"
-                self._partitions[row] = replace(partition, unserved=unserved)
+                self._partitions[index] = replace(partition, unserved=unserved)
         failing = self._directories_offline_once_read - self._failed_directories.keys()
         is_last = self._failed_directories.keys() | failing >= set(self._paths)
         if failing and (is_last or self._metadata in failing):
@@ -583,7 +583,7 @@ class _Startup:
             )
 
     def _check_transactions(self) -> None:
-        """Mark partitions as not served if one of their transactions never ends."""
+        """Mark partitions with an open transaction that no coordinator ends as not served."""
         budget = shared_budget(self._config.max_decompressed_bytes)
         cluster = self._conditions.cluster
         transactions = OpenTransactions(self._partitions, cluster, self._node_id, budget)
@@ -643,8 +643,8 @@ class OpenTransactions:
         if offset is None:
             return prediction
         effect = (
-            f"read_committed consumers get no records from offset {offset} on: the transaction at "
-            f"this offset is open, and no coordinator ends the transaction ({reasons[offset]})"
+            f"read_committed consumers get no records from offset {offset} on, because no "
+            f"coordinator ends the transaction at this offset ({reasons[offset]})"
         )
         if self._is_sole_replica(prediction):
             return replace(
@@ -694,8 +694,9 @@ class OpenTransactions:
         if self.cluster is None or not self._read_transactions[1]:
             return False
         topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)
-        numbers: Iterable[int] = () if topic is None else topic.partitions
+        partition_numbers: Iterable[int] = () if topic is None else topic.partitions
         return all(
-            TopicPartition(TRANSACTION_STATE_TOPIC, number) in self._transaction_state_directories
-            for number in numbers
+            TopicPartition(TRANSACTION_STATE_TOPIC, partition_number)
+            in self._transaction_state_directories
+            for partition_number in partition_numbers
         )

@@ -123,8 +123,8 @@ def missing_directories_reason(
 
 def _parse_log_dirs(properties: Mapping[str, str] | None) -> list[str]:
     settings = properties or {}
-    texts = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
-    return [os.path.abspath(text.strip()) for text in texts if text.strip()]
+    paths = (settings.get("log.dirs") or settings.get("log.dir") or "").split(",")
+    return [os.path.abspath(path.strip()) for path in paths if path.strip()]
 
 
 def find_metadata_directory(
@@ -202,8 +202,8 @@ def find_misplaced_metadata(
 
 
 def _parse_metadata_log_dir(properties: Mapping[str, str] | None) -> str | None:
-    text = (properties or {}).get("metadata.log.dir", "").strip()
-    return os.path.abspath(text) if text else None
+    path = (properties or {}).get("metadata.log.dir", "").strip()
+    return os.path.abspath(path) if path else None
 
 
 def _has_separate_metadata_directory(properties: Mapping[str, str] | None) -> bool:

@@ -158,7 +158,7 @@ def _reject_constant(name: str) -> None:
 
 
 def _check_quorum_state(state: Mapping[str, object]) -> None:
-    """Check the fields in Kafka's order; raise `ValueError` if one is missing or malformed."""
+    """Check the fields in Kafka's order; raise `ValueError` if a field is missing or malformed."""
     if _DATA_VERSION not in state:
         raise ValueError(f"{_DATA_VERSION} is missing")
     version = _to_short(state[_DATA_VERSION])
@@ -283,7 +283,7 @@ def predict_metadata_log(
 def topic_id_error(path: str) -> Refusal | None:
     """Return why a node exits because of the topic ID of its metadata log, None if it is valid.
 
-    Raises `StartRefusedError` if a node exits on this file as it does for any partition.
+    Raises the errors of `read_topic_id`.
     """
     topic_id = read_topic_id(path)
     if topic_id in (None, _TOPIC_ID):

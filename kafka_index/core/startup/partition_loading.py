@@ -1,4 +1,4 @@
-"""Loading of a partition as a starting broker does it, without changing its files.
+"""Simulation of how a starting broker loads a partition, without changes to its files.
 
 The steps are the same as in `core.log.append.log_loader`. Recovery, truncation and files that a
 broker would write exist only in memory. Source: Kafka's ``LogLoader``, ``LogSegment``.
@@ -227,7 +227,7 @@ class _PredictedFiles:
         """Do nothing: a broker does not check closed segments."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Do nothing: a broker deletes the whole log."""
+        """Do nothing: a broker deletes the complete log."""
 
 
 def _load_or_split(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
@@ -330,7 +330,7 @@ class PredictedSnapshots(SnapshotFiles):
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
         """Return the latest valid snapshot and its offset, and the corrupt snapshots after it."""
-        corrupt: list[tuple[int, CorruptSnapshotError]] = []
+        corrupt_snapshots: list[tuple[int, CorruptSnapshotError]] = []
         for offset in reversed(list(offsets)):
             data = self._written.get(offset)
             if data is None:
@@ -338,25 +338,25 @@ class PredictedSnapshots(SnapshotFiles):
                 path = snapshot_path(self._directory, offset)
                 self.bytes_read += os.path.getsize(path)
                 if snapshot_offset is not None:
-                    return snapshot_offset, entries, corrupt
-                corrupt += faults
+                    return snapshot_offset, entries, corrupt_snapshots
+                corrupt_snapshots += faults
             else:
-                return offset, decode_snapshot(data), corrupt
-        return None, None, corrupt
+                return offset, decode_snapshot(data), corrupt_snapshots
+        return None, None, corrupt_snapshots
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
         """Keep a snapshot in memory.
 
         Raises `OffsetsGoBackError` if its path is a directory, socket, device or broken link:
-        recovery then truncates the whole log. Raises `StartRefusedError` if it is a pipe: the
+        recovery then truncates the complete log. Raises `StartRefusedError` if it is a pipe: the
         broker waits until another process reads from it.
         """
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
             if stat.S_ISFIFO(os.stat(path).st_mode):
                 raise StartRefusedError("a broker cannot write the snapshot to a pipe", path=path)
-            kind = "a directory" if os.path.isdir(path) else "not a regular file"
-            raise OffsetsGoBackError(f"the snapshot {path} is {kind}")
+            file_type = "a directory" if os.path.isdir(path) else "not a regular file"
+            raise OffsetsGoBackError(f"the snapshot {path} is {file_type}")
         if leads_nowhere(path):
             raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
         self._offsets.add(offset)
@@ -388,15 +388,15 @@ def find_batch(
     before the result. Source: ``LogSegment.translateOffset``.
     """
     floor = offset_index.lookup(offset)
-    start = max(floor.position, 0)
-    if start >= len(log):
+    start_bytes = max(floor.position, 0)
+    if start_bytes >= len(log):
         return None
     try:
         position = translate_offset(log, path, offset_index, offset, verify_entry=False)
     except CorruptLogError:
         position = None
     _check_searched_batches(
-        log, path, start, offset_index.base_offset, _search_end(log, position, offset)
+        log, path, start_bytes, offset_index.base_offset, _search_end(log, position, offset)
     )
     return position
 
@@ -414,19 +414,23 @@ def _search_end(log: Bytes, position: LogOffsetPosition | None, offset: int) -> 
     """Return the position after the last batch read by a search, or the log size if no match."""
     if position is None:
         return len(log)
-    end = position.position + position.size
+    end_bytes = position.position + position.size
     if position.offset >= offset:
-        return end
-    following = log[end : end + HEADER_SIZE_UP_TO_MAGIC + 1]
-    length = entry_length(following) if len(following) >= LOG_OVERHEAD_BYTES else 0
-    return min(end + max(LOG_OVERHEAD_BYTES + length, len(following)), len(log))
+        return end_bytes
+    next_header = log[end_bytes : end_bytes + HEADER_SIZE_UP_TO_MAGIC + 1]
+    length = entry_length(next_header) if len(next_header) >= LOG_OVERHEAD_BYTES else 0
+    return min(end_bytes + max(LOG_OVERHEAD_BYTES + length, len(next_header)), len(log))
 
 
-def _check_searched_batches(log: Bytes, path: str, start: int, base_offset: int, end: int) -> None:
-    batches = LogBatches(log[:end], start, base_offset, verify_crc=False, any_offset=True)
+def _check_searched_batches(
+    log: Bytes, path: str, start_bytes: int, base_offset: int, end_bytes: int
+) -> None:
+    batches = LogBatches(
+        log[:end_bytes], start_bytes, base_offset, verify_crc=False, any_offset=True
+    )
     for chunk in batches:
         _check_compressed_messages(log, path, chunk)
-    check_stop(batches.stop, end, path, "the log")
+    check_stop(batches.stop, end_bytes, path, "the log")
 
 
 def _check_compressed_messages(log: Bytes, path: str, chunk: BatchColumns) -> None:
@@ -467,10 +471,10 @@ class LoadedSegment:
     bytes_read
         Bytes of the log that were recovered or replayed.
     is_rebuilt
-        Whether it was recovered.
+        Whether the segment was recovered.
     is_split
-        Whether it results from the split of a segment. It then starts at `start_bytes` of the log
-        of that segment, and its index has been built.
+        Whether the segment results from a split. Its log then starts at `start_bytes` of the file,
+        and its index has been built.
     """
 
     def __init__(
@@ -508,7 +512,7 @@ class LoadedSegment:
 
     @property
     def original_log(self) -> Bytes:
-        """The bytes of its log before truncation, mapped on first use."""
+        """The bytes of the log before truncation, mapped on first use."""
         if self._file is None and self.files is not None and self.original_bytes:
             file = open_log(self.files.log.log_path, self.files.log)
             if not isinstance(file, MappedFile):
@@ -520,7 +524,7 @@ class LoadedSegment:
 
     @property
     def offset_index(self) -> OffsetIndex:
-        """Its offset index: the existing file, or the index built by recovery."""
+        """The offset index: the existing file, or the index built by recovery."""
         if self._index is None:
             self._reject_irregular_index(OFFSET_INDEX_SUFFIX)
             path = None if self.files is None else self.files.indexes.get(OFFSET_INDEX_SUFFIX)
@@ -592,11 +596,11 @@ class LoadedSegment:
         entry = self.offset_index.lookup(self.offset_index.last_offset)
         if entry.position >= self.size_bytes:
             return self.base_offset
-        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
-        check_stop(end.stop, self.size_bytes, self.path, "the end of the log")
+        log_end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        check_stop(log_end.stop, self.size_bytes, self.path, "the end of the log")
         # The search for that entry's offset can fail on batches that the scan accepts.
         self.offset_to_position(self.offset_index.last_offset)
-        return end.next_offset
+        return log_end.next_offset
 
     def torn_bytes(self) -> int:
         """Return how many bytes follow the last complete batch; 0 for a recovered log."""
@@ -605,8 +609,8 @@ class LoadedSegment:
         entry = self.offset_index.lookup(self.offset_index.last_offset)
         if entry.position >= self.size_bytes:
             return 0
-        end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
-        return self.size_bytes - end.end_bytes
+        log_end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
+        return self.size_bytes - log_end.end_bytes
 
     def recover(self) -> int:
         """Rebuild the index, truncate at the first invalid byte, and return the truncated bytes.
@@ -617,8 +621,7 @@ class LoadedSegment:
         """
         for suffix in (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX):
             if suffix in self._unsized:
-                # The file is opened but not mapped, so Kafka throws a NullPointerException in any
-                # case.
+                # Kafka opens but does not map the file, and throws a NullPointerException.
                 path = self._unsized[suffix]
                 raise StartRefusedError(
                     "a broker cannot rebuild an index that is a pipe or the null device", path=path
@@ -634,14 +637,14 @@ class LoadedSegment:
         self.bytes_read += self.size_bytes
         if stop is not None:
             if stop.code == OFFSET_BACKWARD:
-                raise OffsetsGoBackError(f"at byte {stop.position_bytes}")
+                raise OffsetsGoBackError(f"offsets decrease at byte {stop.position_bytes}")
             self._use_index(index)
             max_offset = self.base_offset + INT32_MAX
             if stop.code == OFFSET_OVERFLOW and self.next_offset() > max_offset + 1:
                 raise SegmentOverflowError(self.base_offset)
             raise stop.error(StartRefusedError, self.path, "the segment cannot be recovered: ")
         self._use_index(index)
-        return self.cut_at(builder.valid_bytes)
+        return self.truncate_to(builder.valid_bytes)
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
         """Yield the remaining batches without verifying them again."""
@@ -653,13 +656,13 @@ class LoadedSegment:
         Raises
         ------
         OffsetsGoBackError
-            A broker cannot create the index. Recovery then truncates the whole log.
+            A broker cannot create the index. Recovery then truncates the complete log.
         """
         path = None if self.files is None else self.files.txn_index_to_nowhere
         if path is not None and len(aborted):
             raise OffsetsGoBackError(f"the transaction index {path} is a broken link")
 
-    def cut_at(self, size_bytes: int) -> int:
+    def truncate_to(self, size_bytes: int) -> int:
         """Truncate the log to a size; return the number of truncated bytes."""
         truncated_bytes = self.size_bytes - size_bytes
         self.size_bytes = size_bytes
@@ -668,7 +671,7 @@ class LoadedSegment:
     def truncate_fully(self) -> int:
         """Truncate the complete log, as Kafka does if offsets decrease (``truncateTo``)."""
         self._use_index(OffsetIndex(IN_MEMORY, self.base_offset, _NO_INDEX_BYTES, growing=True))
-        return self.cut_at(0)
+        return self.truncate_to(0)
 
     def _use_index(self, index: OffsetIndex) -> None:
         if self._index is not None:
@@ -779,11 +782,11 @@ def count_lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[
 
     Records below `log_start_before` were not visible and are not counted.
     """
-    lost = LostRecords()
+    lost_records = LostRecords()
     log_end = loaded.log.log_end_offset
     end_offsets = [log_end]
     end_offsets += [
-        _add_batches(lost, segment.original_log, 0, segment.base_offset, log_start_before)
+        _add_batches(lost_records, segment.original_log, 0, segment.base_offset, log_start_before)
         for segment in loaded.deleted.values()
     ]
     for segment in loaded.segments:
@@ -795,30 +798,30 @@ def count_lost_records(loaded: LoadedPartition, log_start_before: int) -> tuple[
         if lost_from is not None:
             log = segment.original_log
             end_offsets.append(
-                _add_batches(lost, log, lost_from, segment.base_offset, log_start_before)
+                _add_batches(lost_records, log, lost_from, segment.base_offset, log_start_before)
             )
     for base_offset, path in loaded.files.replaced.items():
         file = MappedFile(path)
         try:
             hidden_from = max(log_start_before, loaded.files.replaced_end)
-            end_offsets.append(_add_batches(lost, file.array, 0, base_offset, hidden_from))
+            end_offsets.append(_add_batches(lost_records, file.array, 0, base_offset, hidden_from))
         finally:
             file.close()
-    return lost, max(end_offsets)
+    return lost_records, max(end_offsets)
 
 
 def _add_batches(
-    lost: LostRecords, log: Bytes, start: int, base_offset: int, from_offset: int
+    lost_records: LostRecords, log: Bytes, start_bytes: int, base_offset: int, from_offset: int
 ) -> int:
     """Add batches that end at or after `from_offset`; return the offset after the last batch."""
     end_offset = base_offset
-    for batches in LogBatches(log, start, base_offset, verify_crc=False):
+    for batches in LogBatches(log, start_bytes, base_offset, verify_crc=False):
         end_offset = max(end_offset, int(batches.last_offset.max()) + 1)
         rows = np.flatnonzero(batches.last_offset >= from_offset)
         if len(rows):
             # A corrupt header can contain any record count.
             max_records = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
-            lost.add(
+            lost_records.add(
                 int(np.clip(batches.record_count[rows], 1, max_records).sum()),
                 (
                     max(int(batches.base_offset[rows].min()), from_offset),

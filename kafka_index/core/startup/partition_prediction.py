@@ -1,4 +1,4 @@
-"""The prediction for a loaded partition: its segments, lost records, served files and notes."""
+"""The prediction for a loaded partition: segments, lost records, served files and notes."""
 
 from __future__ import annotations
 
@@ -97,29 +97,31 @@ def predict_loaded(
     files = loaded.files
     is_emptied = bool(loaded.deleted) and not any(segment.files for segment in loaded.segments)
     visible_from = 0 if is_emptied else loading.log_start_offset
-    lost, end_before = count_lost_records(loaded, visible_from)
+    lost_records, end_before = count_lost_records(loaded, visible_from)
     base_offsets = [segment.log.base_offset for segment in files.segments]
     start_before = max(loading.log_start_offset, min(base_offsets, default=0))
     # Segments that were split off are read with the original log.
-    sizes: dict[str, int] = {}
+    log_sizes_bytes: dict[str, int] = {}
     for segment in loaded.segments:
         if segment.files is not None:
             end_bytes = segment.start_bytes + segment.size_bytes
-            sizes[segment.path] = max(sizes.get(segment.path, 0), end_bytes)
+            log_sizes_bytes[segment.path] = max(log_sizes_bytes.get(segment.path, 0), end_bytes)
     cleaned_to = known_offsets.cleaning.cleaned_to or 0
     logs = [
-        see_log(segment.log, cleaned_to, sizes[segment.log.log_path])
+        see_log(segment.log, cleaned_to, log_sizes_bytes[segment.log.log_path])
         for segment in files.segments
-        if segment.log.log_path in sizes
+        if segment.log.log_path in log_sizes_bytes
     ]
-    missing = _find_missing_offsets(logs, known_offsets, end_before, files.lost_ends)
+    missing_ranges = _find_missing_offsets(logs, known_offsets, end_before, files.lost_ends)
     known_lost = [
         missing_range
-        for missing_range in missing.unexplained
+        for missing_range in missing_ranges.unexplained
         if is_known_loss(missing_range, known_losses)
     ]
     unexplained = [
-        missing_range for missing_range in missing.unexplained if missing_range not in known_lost
+        missing_range
+        for missing_range in missing_ranges.unexplained
+        if missing_range not in known_lost
     ]
     unknown = [
         missing_range for missing_range in unexplained if missing_range.cause is not Cause.LOST
@@ -130,7 +132,7 @@ def predict_loaded(
         log_start_before=start_before,
         log_end_before=max(end_before, loaded.log.log_end_offset if base_offsets else 0),
         loaded=loaded.log,
-        lost=lost,
+        lost=lost_records,
         bytes_read=loaded.bytes_read,
         segments=tuple(predict_segments(loaded)),
         torn_bytes=loaded.segments[-1].torn_bytes(),
@@ -142,8 +144,8 @@ def predict_loaded(
         else None,
         notes=(
             *format_known_losses(known_lost),
-            *_gap_notes(unexplained, missing),
-            *_end_notes(loaded, lost),
+            *_gap_notes(unexplained, missing_ranges),
+            *_end_notes(loaded, lost_records),
         ),
     )
 
@@ -168,7 +170,7 @@ def _find_missing_offsets(
 
 
 def _unreadable_reason(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
-    """Return why a broker cannot find offsets of a log: it searches the next segment for them."""
+    """Return why a broker cannot find offsets of a log, which it searches in the next segment."""
     for log, next_log in pairwise(logs):
         first_offset = max(next_log.segment.base_offset, log_start_offset)
         if log.offsets.end_offset > first_offset:
@@ -179,26 +181,32 @@ def _unreadable_reason(logs: Sequence[SeenLog], log_start_offset: int) -> str | 
     return None
 
 
-def _gap_notes(unexplained: Sequence[MissingRange], missing: MissingOffsets) -> Iterable[str]:
+def _gap_notes(
+    unexplained: Sequence[MissingRange], missing_ranges: MissingOffsets
+) -> Iterable[str]:
     for missing_range in unexplained:
         yield (
             f"gap: offsets {missing_range.first_offset} to {missing_range.last_offset} are "
             f"missing, and brokers do not report this gap: {missing_range.why}"
         )
-    if missing.unnamed:
-        yield f"gap: offsets are missing in {sum(missing.unnamed.values())} more ranges"
+    if missing_ranges.unnamed:
+        yield f"gap: offsets are missing in {sum(missing_ranges.unnamed.values())} more ranges"
 
 
-def _end_notes(loaded: LoadedPartition, lost: LostRecords) -> Iterable[str]:
-    last = loaded.segments[-1]
-    if lost.records and last.size_bytes and loaded.log.log_end_offset <= last.base_offset:
+def _end_notes(loaded: LoadedPartition, lost_records: LostRecords) -> Iterable[str]:
+    last_segment = loaded.segments[-1]
+    if (
+        lost_records.records
+        and last_segment.size_bytes
+        and loaded.log.log_end_offset <= last_segment.base_offset
+    ):
         yield (
             "unreadable: the log ends at the base offset of its last segment, and new records "
             "overlap this segment"
         )
-    elif last.torn_bytes():
+    elif last_segment.torn_bytes():
         yield (
-            f"torn: {last.torn_bytes()} bytes remain after the last batch, and make later "
+            f"torn: {last_segment.torn_bytes()} bytes remain after the last batch, and make later "
             "records unreadable"
         )
 
@@ -242,15 +250,16 @@ def _predict_reappearing_records(
     A broker drops the epochs before the log start offset, at which the first remaining epoch then
     starts. If recovery rebuilt the epochs, the first epoch starts at a recovered segment instead.
     """
-    start, end = loaded.log.log_start_offset, loaded.log.log_end_offset
-    if end <= start:
+    log_start_offset, log_end_offset = loaded.log.log_start_offset, loaded.log.log_end_offset
+    if log_end_offset <= log_start_offset:
         return predicted
     epochs = parse_leader_epoch_checkpoint(
         read_text(os.path.join(predicted.directory, LEADER_EPOCH_CHECKPOINT)) or ""
     )
     # A broker never keeps an epoch that starts after the log end.
     first_epoch_offset = min(
-        (epoch.start_offset for epoch in epochs if epoch.start_offset <= end), default=None
+        (epoch.start_offset for epoch in epochs if epoch.start_offset <= log_end_offset),
+        default=None,
     )
     has_log_starts = directory.checkpoint(LOG_START_CHECKPOINT).has_entries
     if first_epoch_offset is None:
@@ -260,10 +269,10 @@ def _predict_reappearing_records(
             return predicted
         reason = "the log start offset is lost: deleted records may reappear"
         return replace(predicted, unknown=reason)
-    count = _count_reappearing_records(loaded, first_epoch_offset)
-    if not count:
+    record_count = _count_reappearing_records(loaded, first_epoch_offset)
+    if not record_count:
         return predicted
-    offsets = f"offsets {start} to {first_epoch_offset - 1}"
+    offsets = f"offsets {log_start_offset} to {first_epoch_offset - 1}"
     if has_log_starts:
         # A broker that used these epochs has written the checkpoint without the log start.
         reason = (
@@ -273,22 +282,22 @@ def _predict_reappearing_records(
         return replace(predicted, unknown=reason)
     note = (
         f"the log start offset {first_epoch_offset} (from the leader epochs) is lost: "
-        f"{count} deleted records reappear, {offsets}"
+        f"{record_count} deleted records reappear, {offsets}"
     )
-    return replace(predicted, records_back=count, notes=(*predicted.notes, note))
+    return replace(predicted, records_back=record_count, notes=(*predicted.notes, note))
 
 
 def _count_reappearing_records(loaded: LoadedPartition, former_start: int) -> int:
     """Count the records below an earlier log start offset, which startup makes readable again."""
-    count = 0
+    record_count = 0
     for segment in loaded.segments:
         if segment.base_offset < former_start:
             for chunk in LogBatches(segment.log, 0, segment.base_offset, verify_crc=False):
-                last = np.minimum(chunk.last_offset, former_start - 1)
-                first = np.maximum(chunk.base_offset, loaded.log.log_start_offset)
-                count += int(np.maximum(last - first + 1, 0).sum())
+                last_offset = np.minimum(chunk.last_offset, former_start - 1)
+                first_offset = np.maximum(chunk.base_offset, loaded.log.log_start_offset)
+                record_count += int(np.maximum(last_offset - first_offset + 1, 0).sum())
             segment.release()
-    return count
+    return record_count
 
 
 def _predict_retention(
@@ -303,33 +312,37 @@ def _predict_retention(
     segments, log = loaded.segments, loaded.log
     sizes_bytes = [segment.size_bytes for segment in segments]
     count_by_size = count_beyond_size(sizes_bytes, 0, retention.retention_bytes or 0)
-    count = count_beyond_time(
+    segment_count = count_beyond_time(
         sizes_bytes,
         count_by_size,
         retention.retention_ms or 0,
         now_ms,
         lambda number: segments[number].largest_timestamp_ms(now_ms),
     )
-    if not count:
+    if not segment_count:
         return replace(predicted, log_start_retained=log.log_start_offset)
-    deletion_end = log.log_end_offset if count == len(segments) else segments[count].base_offset
-    start = max(log.log_start_offset, deletion_end)
+    deletion_end = (
+        log.log_end_offset
+        if segment_count == len(segments)
+        else segments[segment_count].base_offset
+    )
+    log_start_offset = max(log.log_start_offset, deletion_end)
     limits = [
         f"{name} {limit}"
         for name, limit, is_met in (
             ("retention.bytes", retention.retention_bytes, count_by_size),
-            ("retention.ms", retention.retention_ms, count > count_by_size),
+            ("retention.ms", retention.retention_ms, segment_count > count_by_size),
         )
         if is_met
     ]
     note = (
-        f"retention: 30 seconds after the start, {count} of {len(segments)} segments are deleted, "
-        f"up to offset {deletion_end - 1}, because of {' and '.join(limits)}"
+        f"retention: 30 seconds after the start, {segment_count} of {len(segments)} segments are "
+        f"deleted, up to offset {deletion_end - 1}, because of {' and '.join(limits)}"
     )
     return replace(
         predicted,
-        log_start_retained=start,
-        segments_to_delete=count,
+        log_start_retained=log_start_offset,
+        segments_to_delete=segment_count,
         notes=(*predicted.notes, note),
     )
 
@@ -338,7 +351,7 @@ def predict_replacement(
     current: PartitionPrediction, future: PartitionPrediction
 ) -> PartitionPrediction:
     note = f"the future replica {future.directory} replaces this partition, which is deleted later"
-    lost = LostRecords()
+    lost_records = LostRecords()
     if current.loaded is not None and future.loaded is not None:
         log, future_log = current.loaded, future.loaded
         log_start, log_end = log.log_start_offset, log.log_end_offset
@@ -347,13 +360,15 @@ def predict_replacement(
             (max(log_start, future_log.log_end_offset), log_end),
         ):
             if range_start < range_end:
-                lost.records += range_end - range_start
-                lost.first_offset = range_start if lost.first_offset is None else lost.first_offset
-                lost.last_offset = range_end - 1
+                lost_records.records += range_end - range_start
+                lost_records.first_offset = (
+                    range_start if lost_records.first_offset is None else lost_records.first_offset
+                )
+                lost_records.last_offset = range_end - 1
     return replace(
         current,
         outcome=Outcome.REPLACED,
-        lost=lost,
+        lost=lost_records,
         torn_bytes=0,
         missing=(),
         records_back=0,
@@ -384,7 +399,7 @@ def check_served_files(
     `log_start` comes from the checkpoint. Producers of a compacted log are not checked, since
     compaction can remove their batches.
     """
-    state = _LogState.before(loaded, directory, log_start)
+    state = _LogState.initial(loaded, directory, log_start)
     for segment in loaded.segments:
         try:
             fault = next(_find_segment_faults(segment, state), None)
@@ -418,13 +433,13 @@ class _LogState:
     path: str = ""
 
     @classmethod
-    def before(cls, loaded: LoadedPartition, directory: str, log_start: int) -> _LogState:
-        """Return the state at the start of the first segment, from the latest snapshot before."""
-        first = loaded.segments[0].base_offset
+    def initial(cls, loaded: LoadedPartition, directory: str, log_start: int) -> _LogState:
+        """Return the state at the start of the first segment, from the latest earlier snapshot."""
+        first_base_offset = loaded.segments[0].base_offset
         offsets = [
             offset
             for offset in loaded.files.snapshots
-            if not is_out_of_range(offset, log_start, first)
+            if not is_out_of_range(offset, log_start, first_base_offset)
         ]
         _, entries, _ = load_latest_snapshot(directory, offsets)
         return cls(PartitionState(entries))
@@ -467,10 +482,10 @@ def _find_segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[s
             max_timestamp_ms = max(max_timestamp_ms, int(chunk.max_timestamp_ms.max()))
             stop = order.first_stop(chunk)
             if stop is not None:
-                at = stop.position_bytes
+                position_bytes = stop.position_bytes
                 yield (
-                    f"{segment.path}: offsets decrease at byte {at}: consumers receive wrong "
-                    "offsets"
+                    f"{segment.path}: offsets decrease at byte {position_bytes}: consumers receive "
+                    "wrong offsets"
                 )
         stop = unknown_magic(chunk)
         if stop is not None:

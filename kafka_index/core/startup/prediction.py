@@ -54,7 +54,7 @@ class Refusal:
     Parameters
     ----------
     file : str
-        The file or directory on which it fails.
+        The file or directory on which the broker fails.
     line : int or None
         Line number in a checkpoint.
     reason : str
@@ -83,7 +83,8 @@ class SegmentPrediction:
 class LostRecords:
     """Records that are in the files before startup but unreadable for consumers afterwards.
 
-    The offsets are their range; the timestamps are the minimum and maximum of their batches.
+    The offsets are the first and last lost offset. The timestamps are the minimum and maximum of
+    the batches with lost records.
     """
 
     records: int = 0
@@ -127,9 +128,9 @@ class PartitionPrediction:
     topic, partition
         The partition.
     directory : str
-        Its directory.
+        The partition directory.
     outcome : Outcome
-        What startup does to it.
+        What startup does to the partition.
     log_start_before, log_end_before : int or None
         Log start and end offset before startup, from its files and checkpoints.
     loaded : LoadedLog or None
@@ -139,7 +140,7 @@ class PartitionPrediction:
     lost : LostRecords
         Records that are deleted or become unreadable.
     torn_bytes : int
-        Bytes that remain after the last batch of the log. They make later appends unreadable.
+        Bytes that remain after the last batch of the log, and make later appends unreadable.
     log_start_retained : int or None
         Log start offset after retention has run, 30 seconds after startup. None if unknown.
     segments_to_delete : int
@@ -210,9 +211,9 @@ class StartPrediction:
     suggestion: str | None = None
 
 
-def _minimum(before: int | None, value: int) -> int:
-    return value if before is None else min(before, value)
+def _minimum(previous: int | None, value: int) -> int:
+    return value if previous is None else min(previous, value)
 
 
-def _maximum(before: int | None, value: int) -> int:
-    return value if before is None else max(before, value)
+def _maximum(previous: int | None, value: int) -> int:
+    return value if previous is None else max(previous, value)

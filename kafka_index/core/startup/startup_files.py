@@ -108,20 +108,22 @@ def list_startup_files(partition: TopicPartition, directory: str) -> StartupFile
     for entry in entries:
         if is_rejected_name(entry.name):
             raise StartRefusedError(NO_OFFSET, path=entry.path)
-    live, _ = list_partition(partition, entries)
+    live_segments, _ = list_partition(partition, entries)
     not_files = {entry.name: entry for entry in all_entries if entry.file_error() is not None}
     unserved = [
-        f"{entry.path}: the file name is not canonical, and a broker opens an empty segment instead"
+        f"{entry.path}: a broker ignores this log, and opens an empty log with the canonical name"
         for entry in entries
         if is_misnamed_log(entry.name)
     ]
-    names = {entry.name: entry.path for entry in entries}
-    parsed = {
-        name: parsed_name for name in names if (parsed_name := parse_segment_file(name)) is not None
+    paths_by_name = {entry.name: entry.path for entry in entries}
+    parsed_names = {
+        name: parsed_name
+        for name in paths_by_name
+        if (parsed_name := parse_segment_file(name)) is not None
     }
     swap_paths = {
         segment.base_offset: segment.log_path
-        for segment in live
+        for segment in live_segments
         if segment.log_path.endswith(SWAP_SUFFIX)
     }
     first_swapped_offset = swapped_end_offset = 0
@@ -135,44 +137,44 @@ def list_startup_files(partition: TopicPartition, directory: str) -> StartupFile
             )
         first_swapped_offset, swapped_end_offset = swap_range.first_offset, swap_range.end_offset
     lowest_cleaned = min(
-        (name.base_offset for name in parsed.values() if name.transient == CLEANED_SUFFIX),
+        (name.base_offset for name in parsed_names.values() if name.transient == CLEANED_SUFFIX),
         default=None,
     )
     segments = []
-    for segment in sorted(live, key=lambda segment: segment.base_offset):
+    for segment in sorted(live_segments, key=lambda segment: segment.base_offset):
         base_offset = segment.base_offset
         startup_segment = StartupSegment(segment, base_offset in swap_paths)
         for suffix in INDEX_SUFFIXES:
             index_name = f"{base_offset:0{OFFSET_DIGITS}d}{suffix}"
             is_below_cleaned = lowest_cleaned is None or base_offset < lowest_cleaned
-            if index_name + SWAP_SUFFIX in names and is_below_cleaned:
-                startup_segment.indexes[suffix] = names[index_name + SWAP_SUFFIX]
+            if index_name + SWAP_SUFFIX in paths_by_name and is_below_cleaned:
+                startup_segment.indexes[suffix] = paths_by_name[index_name + SWAP_SUFFIX]
             # To find the end of a swap file, a broker creates its .index over an existing file.
             elif (
-                index_name in names
+                index_name in paths_by_name
                 and not first_swapped_offset <= base_offset < swapped_end_offset
                 and not (startup_segment.is_swapped and suffix == OFFSET_INDEX_SUFFIX)
             ):
-                startup_segment.indexes[suffix] = names[index_name]
+                startup_segment.indexes[suffix] = paths_by_name[index_name]
             elif index_name in not_files:
                 _record_irregular_index(startup_segment, suffix, not_files[index_name])
         segments.append(startup_segment)
-    live_paths = {segment.base_offset: segment.log_path for segment in live}
+    live_paths = {segment.base_offset: segment.log_path for segment in live_segments}
     replaced = {
-        parsed_name.base_offset: names[name]
-        for name, parsed_name in parsed.items()
+        parsed_name.base_offset: paths_by_name[name]
+        for name, parsed_name in parsed_names.items()
         if parsed_name.kind == LOG_SUFFIX
         and not parsed_name.transient
-        and live_paths.get(parsed_name.base_offset) != names[name]
+        and live_paths.get(parsed_name.base_offset) != paths_by_name[name]
     }
     snapshots = sorted(
         name.base_offset
-        for name in parsed.values()
+        for name in parsed_names.values()
         if name.kind == SNAPSHOT_SUFFIX
         and not name.transient
         and not first_swapped_offset <= name.base_offset < swapped_end_offset
     )
-    lost_ends = find_lost_logs(all_entries, live)
+    lost_ends = find_lost_logs(all_entries, live_segments)
     return StartupFiles(
         segments, replaced, swapped_end_offset, snapshots, tuple(unserved), lost_ends
     )
@@ -258,7 +260,7 @@ def parse_file_offset(name: str) -> int | None:
 
 
 def is_misnamed_log(name: str) -> bool:
-    """Return whether a broker opens an empty log with the canonical name instead of this one."""
+    """Return whether a broker ignores a log, and opens an empty log with the canonical name."""
     ending = next(
         (suffix for suffix in (LOG_SUFFIX, LOG_SUFFIX + SWAP_SUFFIX) if name.endswith(suffix)), None
     )

@@ -243,7 +243,7 @@ def test_raw_batches_override_metadata_columns(tmp_path: Path) -> None:
     source = open_parquet([path])
 
     assert source.form is ParquetForm.RAW
-    assert open_parquet([path]).columns == ParquetForm.RAW.needed
+    assert open_parquet([path]).columns == ParquetForm.RAW.required_columns
 
 
 @pytest.mark.parametrize("name", ["missing.parquet", "text.parquet", "folder", "*.nothing"])

@@ -236,7 +236,7 @@ def test_kubernetes_volume_mount_is_one_directory(tmp_path: Path) -> None:
 
     # The mounted folder is not a data directory, so its two parents are not of one broker.
     harmful = {row.path: row.found for row in result.findings if row.topic is None and row.harmful}
-    named = "the directory name is not that of a partition"
+    named = "the directory name is not a partition name"
     assert harmful == {str(mounted / "..data"): named, str(folder): named}
     assert {os.path.dirname(row.path) for row in result.findings if row.topic is None} == {
         str(mounted)

@@ -93,7 +93,7 @@ def test_directory_with_logs_is_a_partition_despite_other_files(tmp_path: Path) 
 
 def test_logs_in_a_directory_without_a_partition_name_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "renamed", name(0))
-    with pytest.raises(InputError, match="its name is not that of a partition"):
+    with pytest.raises(InputError, match="its name is not a partition name"):
         listed(tmp_path / "renamed")
 
 
