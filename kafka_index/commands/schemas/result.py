@@ -200,8 +200,8 @@ class SchemaList(Result):
             text += "; records were not read"
         elif bad_uses:
             verb = "is" if len(bad_uses) == 1 else "are"
-            text += f"; {plural(len(bad_uses), 'schema')} {verb} missing or unusable, such as "
-            text += _format_use(bad_uses[0])
+            text += f"; {plural(len(bad_uses), 'schema')} {verb} missing or unusable, "
+            text += f"such as {_format_use(bad_uses[0])}"
         elif self._subject is not None:
             text += f"; used by {plural(resolved_ids, 'key or value', 'keys and values')}"
         elif resolved_ids:
@@ -330,9 +330,7 @@ class SchemaList(Result):
 
     def to_arrow(self) -> pa.Table:
         """Return a row per version of a subject."""
-        return pa.Table.from_pylist(
-            [self._report_row(version) for version in self._versions], SCHEMAS_SCHEMA
-        )
+        return pa.Table.from_pylist(list(map(self._report_row, self._versions)), SCHEMAS_SCHEMA)
 
     def _report_row(self, version: Version) -> dict[str, Any]:
         schema = version.schema
@@ -425,9 +423,8 @@ def _format_version(version: Version) -> str:
     parts = [] if schema.schema_id is None else [f"id {schema.schema_id}"]
     parts += [version.state.value] if version.state is not VersionState.LIVE else []
     if schema.references:
-        parts.append(
-            f"refers to {first_of([reference.name for reference in schema.references], 3)}"
-        )
+        names = [reference.name for reference in schema.references]
+        parts.append(f"refers to {first_of(names, 3)}")
     return f"{version.version} ({', '.join(parts)})" if parts else str(version.version)
 
 

@@ -506,9 +506,8 @@ class _SegmentCounter:
         is_transactional &= source.batches.control_type != CONTROL_MESSAGE
         if is_transactional.any():
             transactional_groups = group[chunk.of_batches(is_transactional)]
-            sums[:, SUM_TRANSACTIONAL_RECORDS] += np.bincount(
-                transactional_groups, minlength=len(sums)
-            )
+            counts = np.bincount(transactional_groups, minlength=len(sums))
+            sums[:, SUM_TRANSACTIONAL_RECORDS] += counts
         plain_bytes = None
         if chunk.keys is not None and chunk.values is not None:
             plain_bytes = np.empty(len(chunk), np.int64)

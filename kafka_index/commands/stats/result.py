@@ -401,13 +401,10 @@ class LogStats(Result):
     def facts(self) -> list[str]:
         """The scope of the counts, and which numbers are estimates."""
         facts = []
-        hidden = len(self._rows) - len(self._shown_rows)
-        if hidden:
+        if len(self._rows) > _SHOWN_ROWS:
             order = "last" if self._request.by.milliseconds else "largest"
-            facts.append(
-                f"only the {order} {_SHOWN_ROWS} rows are shown; "
-                f"--report FILE writes {hidden:,} more rows"
-            )
+            shown = f"{_SHOWN_ROWS} of {len(self._rows):,} rows"
+            facts.append(f"only the {order} {shown} are shown; --report FILE writes all rows")
         if not self._reads_records:
             facts.append("only batch headers were read; checksums were not verified")
         deleted = sum(row.deleted_bytes or 0 for row in self._base_rows)

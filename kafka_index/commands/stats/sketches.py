@@ -169,10 +169,8 @@ class HotKeys:
         self._added.append((hashes, counts, key_prefixes))
         self._added_rows += len(hashes)
         self._added_bytes += key_prefixes.nbytes
-        if (
-            self._added_rows > _MAX_ADDED_MULTIPLE * self._capacity
-            or self._added_bytes > _MAX_ADDED_BYTES
-        ):
+        max_rows = _MAX_ADDED_MULTIPLE * self._capacity
+        if self._added_rows > max_rows or self._added_bytes > _MAX_ADDED_BYTES:
             self._merge_added()
 
     def merge(self, part_counts: HotKeys) -> None:
@@ -197,19 +195,17 @@ class HotKeys:
         parts = [(self._hashes, self._counts, self._keys), *self._added]
         self._added, self._added_rows, self._added_bytes = [], 0, 0
         hashes = np.concatenate([part[0] for part in parts])
-        distinct_hashes, first_rows, inverse = np.unique(
-            hashes, return_index=True, return_inverse=True
-        )
-        counts = np.zeros(len(distinct_hashes), np.int64)
+        distinct, first_rows, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        counts = np.zeros(len(distinct), np.int64)
         np.add.at(counts, inverse, np.concatenate([part[1] for part in parts]))
-        kept_keys = np.arange(len(distinct_hashes))
-        if len(distinct_hashes) > self._capacity:
+        kept_keys = np.arange(len(distinct))
+        if len(distinct) > self._capacity:
             largest_dropped = int(np.partition(counts, -self._capacity - 1)[-self._capacity - 1])
             counts = counts - largest_dropped
             self.error += largest_dropped
             kept_keys = np.flatnonzero(counts > 0)
         keys = pa.concat_arrays([part[2] for part in parts])
-        self._hashes, self._counts = distinct_hashes[kept_keys], counts[kept_keys]
+        self._hashes, self._counts = distinct[kept_keys], counts[kept_keys]
         self._keys = keys.take(pa.array(first_rows[kept_keys]))
 
     def __getstate__(self) -> dict[str, object]:

@@ -120,15 +120,13 @@ def count(
     )
 
 
-def _list_replicas(
-    listings: Sequence[ListedPartitions], max_decompressed_bytes: int
-) -> list[Replica]:
+def _list_replicas(listings: Sequence[ListedPartitions], max_bytes: int) -> list[Replica]:
     """Return all replicas, sorted by partition and directory."""
     finders: dict[tuple[str, ...], GapFinder] = {}
     by_directory: dict[str, tuple[PartitionFiles, GapFinder]] = {}
     for listing in listings:
         roots = listing.data_directories
-        finder = finders.setdefault(roots, listing.gap_finder(max_decompressed_bytes))
+        finder = finders.setdefault(roots, listing.gap_finder(max_bytes))
         for files in listing.files:
             by_directory.setdefault(files.segments[-1].partition_directory, (files, finder))
     brokers = {root: _broker_name(root) for roots in finders for root in roots}

@@ -197,7 +197,7 @@ def _is_long_utf8(address: np.uint64, size: Integer) -> bool:  # noqa: C901, PLR
 
 
 def no_columns() -> tuple[NDArray[Any], ...]:
-    """Return the last arguments of a loop over no rows: columns to needs."""
+    """Return the arguments `columns` to `needs` of a loop over no rows."""
     return (
         np.zeros((0, COLUMN_FIELDS), np.int64),
         np.zeros((1, LEVEL_FIELDS), np.int64),

@@ -100,9 +100,8 @@ class Shape:
     def _from_members(cls, form: Form, arrow_type: pa.DataType, *members: Member) -> Shape:
         levels = 2 if form is Form.MAP else 1
         depth = levels + max((member.shape.depth for member in members), default=0)
-        return cls(
-            form, arrow_type, members, 1 + sum(member.shape.size for member in members), depth
-        )
+        size = 1 + sum(member.shape.size for member in members)
+        return cls(form, arrow_type, members, size, depth)
 
     def checked(self) -> Self:
         """Return the shape; raises `BadSchemaError` for too many types or levels.
@@ -288,13 +287,10 @@ def _wider_type(older: pa.DataType, newer: pa.DataType) -> pa.DataType:
     for pair in _WIDENINGS:
         if {older, newer} == set(pair):
             return pair[1]
-    if (
-        pa.types.is_decimal128(older)
-        and pa.types.is_decimal128(newer)
-        and older.scale == newer.scale
-    ):
-        return older if older.precision > newer.precision else newer
-    raise _ConflictError(f"{older} and {newer}")
+    are_decimals = pa.types.is_decimal128(older) and pa.types.is_decimal128(newer)
+    if not are_decimals or older.scale != newer.scale:
+        raise _ConflictError(f"{older} and {newer}")
+    return max(older, newer, key=lambda decimal_type: decimal_type.precision)
 
 
 _WIDENINGS = (
@@ -338,7 +334,7 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         for member in shape.members:
             columns = columns_by_identity.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
-                # A single shape is joined, too, because its names may differ only in case.
+                # Joining a single shape adds suffixes to names that differ only in case.
                 joined, plans = _join_shapes([member.shape])
                 columns.append(_JoinedColumn({version: member}, joined, {version: plans[0]}))
     _name_columns(columns_by_identity)

@@ -101,9 +101,8 @@ class _Parser:
             case []:
                 raise BadSchemaError("a union in the Avro schema has no branches")
             case list():
-                return _AvroType(
-                    "union", children=[self.parse(branch, namespace, depth) for branch in schema]
-                )
+                branches = [self.parse(branch, namespace, depth) for branch in schema]
+                return _AvroType("union", children=branches)
             case {"type": "record" | "error"}:
                 return self._parse_record(schema, namespace, depth)
             case {"type": "enum", "symbols": list(symbols)}:
@@ -134,10 +133,7 @@ class _Parser:
         """Register a named type; return the namespace of the types in it."""
         name = schema.get("name")
         if not isinstance(name, str) or not name:
-            raise BadSchemaError(
-                "a record, enum or fixed type of the Avro schema has no name",
-                found=json.dumps(schema)[:200],
-            )
+            raise BadSchemaError("an Avro type has no name", found=json.dumps(schema)[:200])
         if "." not in name:
             namespace = schema.get("namespace", namespace)
             name = f"{namespace}.{name}" if namespace else name
@@ -291,9 +287,8 @@ class AvroSchema:
                 if node.is_text and node.fields:
                     node.json_text = _json_converter(node)
         except (ValueError, RecursionError) as error:
-            raise BadSchemaError(
-                f"the text is not an Avro schema: {error}", found=text[:200]
-            ) from error
+            message = f"the text is not an Avro schema: {error}"
+            raise BadSchemaError(message, found=text[:200]) from error
         root_type = _non_null_branch(self._root) if _is_nullable(self._root) else self._root
         #: The full name of a named type, or the kind of an unnamed type.
         self.name = root_type.name or root_type.kind
@@ -365,9 +360,8 @@ def _min_size_bytes(node: _AvroType, parents: tuple[_AvroType, ...] = ()) -> int
     if node.kind == "record":
         if node in parents:
             return 0
-        return sum(
-            _min_size_bytes(field_type, (*parents, node)) for _, field_type, _ in node.fields
-        )
+        parents = (*parents, node)
+        return sum(_min_size_bytes(field_type, parents) for _, field_type, _ in node.fields)
     return node.size if node.kind in ("null", "fixed") else max(node.size, 1)
 
 
@@ -579,18 +573,14 @@ class AvroDecoder:
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
 
-        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
+        Raises `DecodedTooLargeError` if the values need more memory.
         """
         rows = len(bodies)
-        if rows == 1 and self._loop.widths[0] > max_bytes:
-            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
         memory = ColumnMemory(self._loop, bodies, max_bytes)
         statuses = memory.run()
         json_bytes = sum(memory.data_bytes(column) for column in self._json_columns)
         if json_bytes * _JSON_EXPANSION > max_bytes:
-            if rows > 1:
-                raise DecodedTooLargeError
-            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
+            raise DecodedTooLargeError
         try:
             array = _build_array(memory, self._root, self._type)
         except _TEXT_ERRORS as error:
@@ -626,18 +616,16 @@ def _build_array(memory: ColumnMemory, column: _Column, arrow_type: pa.DataType)
     if pa.types.is_struct(arrow_type):
         members = zip(column.children, arrow_type, strict=True)
         children = [_build_array(memory, child, member.type) for child, member in members]
-        return memory.struct(column, arrow_type, children)
+        return memory.nested(column, arrow_type, *children)
     if pa.types.is_list(arrow_type):
         elements = _build_array(memory, column.children[0], arrow_type.value_type)
         return memory.nested(column, arrow_type, elements)
     if pa.types.is_map(arrow_type):
-        types = (arrow_type.key_type, arrow_type.item_type)
-        pair = [
-            _build_array(memory, *column_and_type)
-            for column_and_type in zip(column.children, types, strict=True)
-        ]
         fields = [arrow_type.key_field, arrow_type.item_field]
-        return memory.nested(column, arrow_type, pa.StructArray.from_arrays(pair, fields=fields))
+        members = zip(column.children, fields, strict=True)
+        children = [_build_array(memory, child, member.type) for child, member in members]
+        entries = pa.StructArray.from_arrays(children, fields=fields)
+        return memory.nested(column, arrow_type, entries)
     return _build_leaf_array(memory, column, arrow_type)
 
 
@@ -692,7 +680,7 @@ def _json_converter(node: _AvroType) -> Callable[[bytes], str | None]:
 
     def convert(datum: bytes) -> str | None:
         if not datum:
-            # The record is in a parent that is null or failed.
+            # The parent of the record is null or does not decode.
             return None
         value = json_value(fastavro.schemaless_reader(io.BytesIO(datum), schema))
         return json.dumps(value, ensure_ascii=False, allow_nan=False)

@@ -15,12 +15,12 @@ from kafka_index.core.errors import InputError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.schema.wire import Reason, binary_buffers
 
-#: Installs the libraries for typed values.
+#: The command that installs the libraries for typed values.
 INSTALL_TYPED = "pip install 'kafka-index[typed]'"
 
 
 class DecodedTooLargeError(Exception):
-    """The values of several rows exceed the memory limit."""
+    """The values of rows exceed the memory limit."""
 
 
 @dataclass(frozen=True, slots=True)

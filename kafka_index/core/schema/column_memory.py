@@ -64,7 +64,7 @@ def row_errors(statuses: NDArray[np.uint8]) -> dict[int, Reason]:
 class ColumnMemory:
     """The memory that a call of a compiled loop fills.
 
-    Raises `DecodedTooLargeError` if the values of more than one row exceed the limit.
+    Raises `DecodedTooLargeError` if the values exceed the memory limit.
     """
 
     def __init__(self, loop: Loop, bodies: Bodies, max_bytes: int) -> None:
@@ -72,7 +72,7 @@ class ColumnMemory:
         self._bodies = bodies
         self._max_bytes = max_bytes
         rows = len(bodies.starts)
-        if rows > 1 and rows * loop.widths[0] > max_bytes:
+        if rows * loop.widths[0] > max_bytes:
             raise DecodedTooLargeError
         self._size = bodies.size_bytes
         self._levels = np.zeros((loop.level_count, ops.LEVEL_FIELDS), np.int64)
@@ -107,18 +107,17 @@ class ColumnMemory:
     def run(self) -> NDArray[np.uint8]:
         """Run the loop over all rows, and add memory as needed; return the statuses of the rows.
 
-        Raises `DecodedTooLargeError` if the values of more than one row exceed the limit.
+        Raises `DecodedTooLargeError` if the values exceed the memory limit.
         """
         bodies, rows = self._bodies, len(self._bodies.starts)
         statuses = np.zeros(rows, np.uint8)
         frames = np.empty((ops.MAX_FRAMES, ops.FRAME_FIELDS), np.int64)
         requested_elements = np.zeros(2, np.int64)
-        starts, row = bodies.starts, 0
-        too_large_rows: list[int] = []
+        row = 0
         while True:
             row = self._loop.kernel(
                 bodies.data,
-                starts,
+                bodies.starts,
                 bodies.ends,
                 row,
                 *self._loop.code,
@@ -130,13 +129,7 @@ class ColumnMemory:
             )
             if row == rows:
                 break
-            if not self._grow(*requested_elements.tolist()):
-                if rows > 1:
-                    raise DecodedTooLargeError
-                starts = starts.copy()
-                starts[row] = -1
-                too_large_rows.append(row)
-        statuses[too_large_rows] = ops.TOO_LARGE
+            self._grow(*requested_elements.tolist())
         self._set_null_rows(statuses)
         return statuses
 
@@ -147,8 +140,8 @@ class ColumnMemory:
             root_valid = self._valid[0]
             self._valid[0] = valid.view(np.uint8) if root_valid is None else root_valid & valid
 
-    def _grow(self, level: int, min_elements: int) -> bool:
-        """Reserve memory for the elements of a level; return False above the memory limit."""
+    def _grow(self, level: int, min_elements: int) -> None:
+        """Reserve memory for the elements of a level."""
         widths = self._loop.widths
         allocated_bytes = self._size + sum(
             width * int(capacity)
@@ -157,7 +150,7 @@ class ColumnMemory:
         old_capacity = int(self._levels[level, ops.CAPACITY])
         max_elements = (self._max_bytes - allocated_bytes) // widths[level] + old_capacity
         if min_elements > min(max_elements, _MAX_ELEMENTS):
-            return False
+            raise DecodedTooLargeError
         capacity = min(max(min_elements, 4 * old_capacity), max_elements)
         self._levels[level, ops.CAPACITY] = capacity
         for column in self._loop.columns:
@@ -172,7 +165,6 @@ class ColumnMemory:
                 grown_valid[:old_capacity] = valid
                 self._valid[column.number] = grown_valid
         self._set_addresses()
-        return True
 
     # ------------------------------------------------------------------ buffers of Arrow
     def count(self, level: int) -> int:
@@ -186,11 +178,9 @@ class ColumnMemory:
             return None, 0
         level_valid = valid[: self.count(column.level)]
         null_count = len(level_valid) - int(np.count_nonzero(level_valid))
-        return (
-            (pa.py_buffer(np.packbits(level_valid, bitorder="little")), null_count)
-            if null_count
-            else (None, 0)
-        )
+        if not null_count:
+            return None, 0
+        return pa.py_buffer(np.packbits(level_valid, bitorder="little")), null_count
 
     def values(self, column: ColumnSpec) -> NDArray[np.uint8]:
         """Return the values of a column, or its lengths."""
@@ -225,18 +215,9 @@ class ColumnMemory:
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
-    def struct(
-        self, column: ColumnSpec, arrow_type: pa.DataType, children: list[pa.Array]
-    ) -> pa.Array:
-        """Return a struct of columns of its level."""
+    def nested(self, column: ColumnSpec, arrow_type: pa.DataType, *children: pa.Array) -> pa.Array:
+        """Return a struct of its members, a list of its elements, or a map of its entries."""
         validity, nulls = self.validity(column)
+        buffers = [validity] if pa.types.is_struct(arrow_type) else [validity, self.offsets(column)]
         count = self.count(column.level)
-        return pa.Array.from_buffers(arrow_type, count, [validity], nulls, children=children)
-
-    def nested(self, column: ColumnSpec, arrow_type: pa.DataType, child: pa.Array) -> pa.Array:
-        """Return a list, or a map of entries."""
-        validity, nulls = self.validity(column)
-        buffers = [validity, self.offsets(column)]
-        return pa.Array.from_buffers(
-            arrow_type, self.count(column.level), buffers, nulls, children=[child]
-        )
+        return pa.Array.from_buffers(arrow_type, count, buffers, nulls, children=list(children))

@@ -32,10 +32,10 @@ def is_typed(name: str) -> bool:
 
 
 class UnmatchedErrors:
-    """The keys and values of records that do not decode, and so do not meet a condition.
+    """The errors of keys and values that do not decode, so that their records match no condition.
 
-    Offsets are kept only for the last batch, because a search that resumes within it reads it
-    again.
+    Offsets are stored only for the last batch. A search that resumes within the last batch reads
+    the batch again.
     """
 
     def __init__(self) -> None:

@@ -502,12 +502,9 @@ class TypedColumn:
             raise parsed
         if isinstance(parsed, ProtobufFile):
             name = None if writer.key else self._topic_schema(writer)[1].type_name
-            message: _Parsed = (
-                parsed.message_by_name(name) if name else parsed.message(writer.path or (0,))
-            )
-            return message
-        typed: _Parsed = parsed
-        return typed
+            parsed = parsed.message((name,) if name else writer.path or (0,))
+        parsed_schema: _Parsed = parsed
+        return parsed_schema
 
     def _join_versions(self) -> None:
         """Join the versions of each type; unrelated types are kept separate."""
@@ -552,9 +549,10 @@ class TypedColumn:
 
     # ------------------------------------------------------------------ decoding
     def decode(self, values: pa.Array, headers: pa.Array | None, topic: str) -> DecodedColumn:
-        """Decode keys or values of a topic; raises `DecodedTooLargeError` above the memory limit.
+        """Decode keys or values of a topic.
 
-        The rows of a topic without a schema keep their bytes, and are not errors.
+        The rows of a topic without a schema keep their bytes, and are not errors. Raises
+        `DecodedTooLargeError` if the values of more than one row exceed the memory limit.
         """
         column = DecodedColumn.undecoded(values)
         bodies = Bodies.of_array(values)
@@ -658,7 +656,13 @@ class TypedColumn:
                 # In most batches, all rows have the same version, so nothing is concatenated.
                 starts = np.where(numbers == number, bodies.starts, -1)
                 version_bodies, rows = replace(bodies, starts=starts), np.arange(len(numbers))
-            decoded = version.decoder.decode(version_bodies, self._options.max_bytes)
+            try:
+                decoded = version.decoder.decode(version_bodies, self._options.max_bytes)
+            except DecodedTooLargeError:
+                if len(numbers) > 1:
+                    raise
+                column.codes[:] = _CODES[Reason.TOO_LARGE]
+                continue
             for row, reason in decoded.errors.items():
                 column.codes[rows[row]] = _CODES[reason]
             arrays[version.group].append((rows, version.plan.convert(decoded.array)))

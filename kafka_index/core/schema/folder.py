@@ -315,9 +315,7 @@ class _Folder:
             if entry.references is None:
                 references = self.read_references(entry.file, names, kind)
             else:
-                references = [
-                    SchemaReference(*astuple(reference)) for reference in entry.references
-                ]
+                references = [SchemaReference(*values) for values in map(astuple, entry.references)]
             subjects = entry.subjects
             if subjects is None:
                 subjects = (SubjectVersion(entry.file, 1),)
@@ -353,20 +351,17 @@ def _collect_avro_names(
     elif isinstance(schema, dict):
         kind = schema.get("type")
         if kind in _NAMED_TYPES and isinstance(schema.get("name"), str):
-            declared_namespace = schema.get("namespace")
-            name_namespace, _, _ = schema["name"].rpartition(".")
-            namespace = name_namespace or (
-                declared_namespace if isinstance(declared_namespace, str) else namespace
-            )
+            declared = schema.get("namespace", namespace)
+            name_namespace = schema["name"].rpartition(".")[0]
+            namespace = name_namespace or (declared if isinstance(declared, str) else namespace)
             name = schema["name"].rpartition(".")[2]
             defined_names[f"{namespace}.{name}" if namespace else name] = None
             for field in schema.get("fields") or ():
                 if isinstance(field, dict):
                     _collect_avro_names(field.get("type"), namespace, defined_names, used_names)
         elif kind in ("array", "map"):
-            _collect_avro_names(
-                schema.get("items", schema.get("values")), namespace, defined_names, used_names
-            )
+            inner_schema = schema.get("items", schema.get("values"))
+            _collect_avro_names(inner_schema, namespace, defined_names, used_names)
         else:
             _collect_avro_names(kind, namespace, defined_names, used_names)
 

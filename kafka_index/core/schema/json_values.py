@@ -12,10 +12,11 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import msgspec
-import numpy as np
 import pyarrow as pa
 
 from kafka_index.core.errors import BadSchemaError
@@ -142,81 +143,22 @@ class JsonSchema:
             )
         parents = (*parents, id(schema))
         if isinstance(reference := schema.get("$ref"), str):
-            referenced_schema, document = self._resolve_reference(reference, document)
-            referred = self._parse_type(referenced_schema, document, parents)
-            if referred is not _ANY:
-                referred.name = referred.name or reference.rstrip("/").rpartition("/")[2]
-            return referred
+            target = self._parse_type(*self._resolve_reference(reference, document), parents)
+            if target is not _ANY:
+                target.name = target.name or reference.rstrip("/").rpartition("/")[2]
+            return target
+        parse = partial(self._parse_type, document=document, parents=parents)
         for name in ("oneOf", "anyOf"):
             if isinstance(branches := schema.get(name), list) and "properties" not in schema:
-                return _make_union(
-                    [self._parse_type(branch, document, parents) for branch in branches]
-                )
+                return _make_union(list(map(parse, branches)))
         if isinstance(conjuncts := schema.get("allOf"), list):
             keywords = {key: value for key, value in schema.items() if key != "allOf"}
-            return _intersect_types(
-                [self._parse_type(branch, document, parents) for branch in (keywords, *conjuncts)]
-            )
-        parsed_type = self._parse_keywords(schema, document, parents)
+            return _intersect_types(list(map(parse, [keywords, *conjuncts])))
+        json_type = _parse_keywords(schema, parse)
         title = schema.get("title")
-        if isinstance(title, str) and parsed_type is not _ANY:
-            parsed_type.name = title
-        return parsed_type
-
-    def _parse_keywords(
-        self, schema: dict[str, Any], document: str, parents: tuple[int, ...]
-    ) -> _JsonType:
-        kinds = schema.get("type")
-        if kinds is None:
-            if isinstance(schema.get("properties"), dict):
-                kinds = "object"
-            elif "enum" in schema or "const" in schema:
-                values = schema.get("enum", [schema.get("const")])
-                return _infer_type(values if isinstance(values, list) else [])
-            else:
-                return _ANY
-        if isinstance(kinds, list):
-            return _make_union(
-                [self._parse_kind(str(kind), schema, document, parents) for kind in kinds]
-            )
-        return self._parse_kind(str(kinds), schema, document, parents)
-
-    def _parse_kind(  # noqa: PLR0911
-        self, kind: str, schema: dict[str, Any], document: str, parents: tuple[int, ...]
-    ) -> _JsonType:
-        if kind == "integer":
-            bounds = [schema.get(name) for name in _BOUNDS]
-            is_big = any(
-                isinstance(bound, int | float) and abs(bound) > INT64_MAX + 1 for bound in bounds
-            )
-            return _JsonType("big_integer" if is_big else "integer")
-        if kind in ("string", "number", "boolean", "null"):
-            return _JsonType(kind)
-        if kind == "array":
-            items = schema.get("items")
-            if not isinstance(items, dict) or "prefixItems" in schema:
-                return _ANY
-            return _JsonType("array", {"": self._parse_type(items, document, parents)})
-        if kind != "object":
-            return _ANY
-        additional_schema = schema.get("additionalProperties", True)
-        properties = schema.get("properties")
-        if not isinstance(properties, dict) or not properties:
-            if isinstance(additional_schema, dict) and "patternProperties" not in schema:
-                return _JsonType(
-                    "map", {"": self._parse_type(additional_schema, document, parents)}
-                )
-            return _ANY
-        required = schema.get("required")
-        return _JsonType(
-            "object",
-            {
-                name: self._parse_type(property_schema, document, parents)
-                for name, property_schema in properties.items()
-            },
-            frozenset(map(str, required) if isinstance(required, list) else ()),
-            additional_schema is not False or "patternProperties" in schema,
-        )
+        if isinstance(title, str) and json_type is not _ANY:
+            json_type.name = title
+        return json_type
 
     def _resolve_reference(self, reference: str, document: str) -> tuple[Any, str]:
         name, _, fragment = reference.partition("#")
@@ -237,6 +179,56 @@ class JsonSchema:
             else:
                 raise BadSchemaError("the JSON Schema refers to a missing schema", found=reference)
         return target, document
+
+
+def _parse_keywords(schema: Mapping[str, Any], parse: Callable[[Any], _JsonType]) -> _JsonType:
+    kinds = schema.get("type")
+    if kinds is None:
+        if isinstance(schema.get("properties"), dict):
+            kinds = "object"
+        elif "enum" in schema or "const" in schema:
+            values = schema.get("enum", [schema.get("const")])
+            return _infer_type(values if isinstance(values, list) else [])
+        else:
+            return _ANY
+    if isinstance(kinds, list):
+        return _make_union([_parse_kind(str(kind), schema, parse) for kind in kinds])
+    return _parse_kind(str(kinds), schema, parse)
+
+
+def _parse_kind(
+    kind: str, schema: Mapping[str, Any], parse: Callable[[Any], _JsonType]
+) -> _JsonType:
+    match kind:
+        case "integer":
+            bounds = [schema.get(name) for name in _BOUNDS]
+            limits = [abs(bound) for bound in bounds if isinstance(bound, int | float)]
+            return _JsonType("big_integer" if max(limits, default=0) > INT64_MAX + 1 else kind)
+        case "string" | "number" | "boolean" | "null":
+            return _JsonType(kind)
+        case "array" if isinstance(schema.get("items"), dict) and "prefixItems" not in schema:
+            return _JsonType(kind, {"": parse(schema["items"])})
+        case "object":
+            return _parse_object(schema, parse)
+    return _ANY
+
+
+def _parse_object(schema: Mapping[str, Any], parse: Callable[[Any], _JsonType]) -> _JsonType:
+    additional, has_patterns = (
+        schema.get("additionalProperties", True),
+        "patternProperties" in schema,
+    )
+    properties = schema.get("properties")
+    if not isinstance(properties, dict) or not properties:
+        is_map = isinstance(additional, dict) and not has_patterns
+        return _JsonType("map", {"": parse(additional)}) if is_map else _ANY
+    required = schema.get("required")
+    return _JsonType(
+        "object",
+        {name: parse(property_schema) for name, property_schema in properties.items()},
+        frozenset(map(str, required) if isinstance(required, list) else ()),
+        additional is not False or has_patterns,
+    )
 
 
 def _make_union(branches: Sequence[_JsonType]) -> _JsonType:
@@ -260,17 +252,13 @@ def _make_union(branches: Sequence[_JsonType]) -> _JsonType:
     )
 
 
-def _intersect_types(json_types: Sequence[_JsonType]) -> _JsonType:
+def _intersect_types(types: Sequence[_JsonType]) -> _JsonType:
     """Return the type of values that match each of several types (``allOf``)."""
-    known_types = [json_type for json_type in json_types if json_type.kind != "json"]
-    if any(json_type.kind != "object" for json_type in known_types) or not known_types:
+    known_types = [known for known in types if known.kind != "json"]
+    if {known.kind for known in known_types} != {"object"}:
         return known_types[0] if len(known_types) == 1 else _ANY
-    members = {
-        name: member_type
-        for json_type in known_types
-        for name, member_type in json_type.members.items()
-    }
-    required = frozenset[str]().union(*(json_type.required for json_type in known_types))
+    members = dict(chain.from_iterable(known.members.items() for known in known_types))
+    required = frozenset(chain.from_iterable(known.required for known in known_types))
     return _JsonType("object", members, required, has_additional=True)
 
 
@@ -302,13 +290,10 @@ class JsonDecoder:
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
 
-        Raises `DecodedTooLargeError` if the values of more than one row may need more memory.
+        Raises `DecodedTooLargeError` if the values may need more memory.
         """
-        sizes = np.where(bodies.starts < 0, 0, bodies.ends - bodies.starts)
-        if int(sizes.sum()) * _EXPANSION > max_bytes:
-            if len(bodies) > 1:
-                raise DecodedTooLargeError
-            return Decoded(pa.nulls(1, self._type), {0: Reason.TOO_LARGE})
+        if bodies.size_bytes * _EXPANSION > max_bytes:
+            raise DecodedTooLargeError
         values: list[Any] = []
         errors: dict[int, Reason] = {}
         data, convert, decode = bodies.data.data, self._convert, self._decode
@@ -366,30 +351,26 @@ def _member_converters(json_type: _JsonType, selection: Selection) -> dict[str, 
 
 
 def _object_converter(json_type: _JsonType, selection: Selection) -> _Convert:
-    member_converters = list(_member_converters(json_type, selection).items())
+    converters = list(_member_converters(json_type, selection).items())
     defined_names, additional = json_type.members.keys(), json_type.additional
     keeps_additional = json_type.has_additional and (selection is None or additional in selection)
 
-    def convert(value: Any) -> Any:
+    def convert_object(value: Any) -> Any:
         if value is None:
             return None
         if type(value) is not dict:
             raise _MismatchError
-        members = {
-            name: convert_member(value.get(name)) for name, convert_member in member_converters
-        }
+        members = {name: convert(value.get(name)) for name, convert in converters}
         if value.keys() <= defined_names:
             return members
         if not json_type.has_additional:
             raise _MismatchError
         if keeps_additional:
-            undefined_members = {
-                name: member for name, member in value.items() if name not in defined_names
-            }
-            members[additional] = json.dumps(undefined_members, ensure_ascii=False)
+            undefined = {name: value[name] for name in value if name not in defined_names}
+            members[additional] = json.dumps(undefined, ensure_ascii=False)
         return members
 
-    return convert
+    return convert_object
 
 
 def _union_converter(json_type: _JsonType, selection: Selection) -> _Convert:

@@ -1,8 +1,8 @@
 """Protobuf schemas: their types in Arrow, and the decoding of many messages at a time.
 
 `ProtobufFile` compiles the text of a schema with grpcio-tools. `ProtobufMessage` is a type of the
-file. Its decoder makes the tables of `core.kernels.protobuf` for the selected fields. upb decodes
-the rows that the compiled loop leaves undecided, and is the reference in tests.
+file. Its decoder makes the tables of `core.kernels.protobuf` for the selected fields. The library
+upb decodes the rows that the compiled loop does not decide, and is the reference in tests.
 
 Sources: the guides "Encoding" and "Field Presence" of Protocol Buffers, ``protoc``'s rules for map
 entries, and the formats of stored schemas in Confluent's ``ProtobufSchema`` and Karapace's
@@ -18,7 +18,7 @@ import os
 import re
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -174,29 +174,18 @@ class ProtobufFile:
     def message(self, path: MessagePath) -> ProtobufMessage:
         """Return a type by its positions in the file and in enclosing types, or by its name.
 
-        Raises `IndexError` if no type has the path.
+        Raises `IndexError` if no type has the path or the name.
         """
-        types = list(self._file.message_types_by_name.values())
-        descriptor = None
-        for index in path:
-            if isinstance(index, str):
-                return self.message_by_name(index)
-            descriptor = types[index]
-            types = descriptor.nested_types
-        return ProtobufMessage(descriptor)
-
-    def message_by_name(self, name: str) -> ProtobufMessage:
-        """Return a type by its name in the file, or its full name.
-
-        Raises `IndexError` if no type has the name.
-        """
-        top_level_name, *nested_names = name.removeprefix(f"{self._file.package}.").split(".")
-        try:
-            descriptor = self._file.message_types_by_name[top_level_name]
-            for nested in nested_names:
-                descriptor = descriptor.nested_types_by_name[nested]
-        except KeyError as error:
-            raise IndexError(f"the schema has no message type {name}") from error
+        steps: Sequence[int | str] = path
+        if isinstance(path[0], str):
+            steps = path[0].removeprefix(f"{self._file.package}.").split(".")
+        types = self._file.message_types_by_name
+        for step in steps:
+            try:
+                descriptor = types[step] if isinstance(step, str) else list(types.values())[step]
+            except KeyError as error:
+                raise IndexError(f"the schema has no message type {path[0]}") from error
+            types = descriptor.nested_types_by_name
         return ProtobufMessage(descriptor)
 
 
@@ -359,9 +348,8 @@ def _field_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
             _Field(entry_field.name, entry_field.number, _field_type(entry_field, parents))
             for entry_field in message.fields
         )
-        return _FieldType(
-            "entry", Shape.of_map(key.shape, value.shape), _MESSAGE, fields=[key, value]
-        )
+        shape = Shape.of_map(key.shape, value.shape)
+        return _FieldType("entry", shape, _MESSAGE, fields=[key, value])
     return replace(_message_type(message, parents), number=descriptor.type)
 
 
@@ -476,28 +464,26 @@ class _Compiler:
         if field_type.code == loop.MESSAGE:
             column = self._add_column(level, 0, is_nullable=has_presence)
             entry[loop.CHILD], builders = self._add_message(field_type, level)
-            build = partial(
-                _build_message_array, column=column, message_type=field_type, builders=builders
-            )
+            build = partial(_build_message_array, column, field_type, builders)
         else:
             has_data = field_type.code in (loop.STRING, loop.BYTES)
             width = _WIDTHS.get(field_type.code, 4)
             column = self._add_column(level, width, has_data=has_data, is_nullable=has_presence)
             if field_type.kind == "json":
                 self.json_columns.append(column)
-            build = partial(_build_leaf_array, column=column, field_type=field_type)
+            build = partial(_build_leaf_array, column, field_type)
         entry[loop.FIELD_KIND], entry[loop.COLUMN] = field_type.code, column.number
         entry[loop.NULLABLE] = int(has_presence)
         return build
 
 
 def _build_message_array(
-    memory: ColumnMemory, column: ColumnSpec, message_type: _FieldType, builders: list[_Builder]
+    column: ColumnSpec, message_type: _FieldType, builders: list[_Builder], memory: ColumnMemory
 ) -> pa.Array:
     children = [build(memory) for build in builders]
     match message_type.kind:
         case "message":
-            return memory.struct(column, message_type.shape.type, children)
+            return memory.nested(column, message_type.shape.type, *children)
         case "entry":
             fields = [message_type.shape.type.key_field, message_type.shape.type.item_field]
             return pa.StructArray.from_arrays(children, fields=fields)
@@ -512,7 +498,7 @@ def _build_message_array(
     return pa.Array.from_buffers(values.type, len(values), buffers)
 
 
-def _build_leaf_array(memory: ColumnMemory, column: ColumnSpec, field_type: _FieldType) -> pa.Array:
+def _build_leaf_array(column: ColumnSpec, field_type: _FieldType, memory: ColumnMemory) -> pa.Array:
     if field_type.kind == "enum":
         return _enum_names(memory.numbers(column, pa.int32()), field_type.descriptor)
     if field_type.kind == "json":
@@ -542,9 +528,8 @@ def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
     ):
         raise _BadValueError
     symbols = [names[number].name if number in names else str(number) for number in enum_numbers]
-    return pa.DictionaryArray.from_arrays(positions, pa.array(symbols, pa.string())).cast(
-        pa.string()
-    )
+    dictionary = pa.array(symbols, pa.string())
+    return pa.DictionaryArray.from_arrays(positions, dictionary).dictionary_decode()
 
 
 def _build_map_array(
@@ -585,7 +570,7 @@ class MessageDecoder:
     def decode(self, bodies: Bodies, max_bytes: int) -> Decoded:
         """Decode the bodies of rows; the array has null for each row that failed.
 
-        Raises `DecodedTooLargeError` if the values of more than one row need more memory.
+        Raises `DecodedTooLargeError` if the values need more memory.
         """
         if self._compiled is None:
             return self._decode_with_upb(bodies, max_bytes)
@@ -657,9 +642,7 @@ def _field_to_python(message: Any, member: _Field) -> Any:
     if member.value.kind == "entry":
         key, item = (entry_field.value for entry_field in member.value.fields)
         pairs = sorted(value.items(), key=lambda pair: pair[0])
-        return [
-            (_to_python(map_key, key), _to_python(map_value, item)) for map_key, map_value in pairs
-        ]
+        return [(_to_python(name, key), _to_python(content, item)) for name, content in pairs]
     if member.is_repeated:
         return [_to_python(element, member.value) for element in value]
     if member.has_presence and not message.HasField(member.name):
@@ -677,7 +660,7 @@ def _error_reason(error: Exception) -> Reason:
 
 
 def _format_json(message: Any, body: bytes) -> str:
-    """Return a body in the JSON of Protobuf; raises an error if it is damaged."""
+    """Format a body in the JSON format of Protobuf; raises an error for a corrupt body."""
     json_format = import_extra("google.protobuf.json_format")
     parsed = message.FromString(body)
     try:

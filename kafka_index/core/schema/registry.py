@@ -14,6 +14,7 @@ from enum import StrEnum
 from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from msgspec import Meta, Struct
+from msgspec.structs import astuple
 
 from kafka_index.core.errors import BadSchemaError, UnknownSchemaError
 from kafka_index.core.format.integers import INT64_MAX
@@ -244,16 +245,11 @@ class Schemas:
             earlier_schema = self._by_guid.get(schema.guid)
             if earlier_schema is None or earlier_schema.context != DEFAULT_CONTEXT:
                 self._by_guid[schema.guid] = schema
-            for subject_version in schema.subjects:
-                earlier = versions[subject_version.subject].get(subject_version.version)
+            for subject, number, state in map(astuple, schema.subjects):
+                earlier = versions[subject].get(number)
                 # A version that was replaced has two schemas.
                 if earlier is None or earlier.state is VersionState.GONE:
-                    versions[subject_version.subject][subject_version.version] = Version(
-                        subject_version.subject,
-                        subject_version.version,
-                        subject_version.state,
-                        schema,
-                    )
+                    versions[subject][number] = Version(subject, number, state, schema)
         self._versions = {
             subject: dict(sorted(subject_versions.items()))
             for subject, subject_versions in sorted(versions.items())

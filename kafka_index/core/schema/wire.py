@@ -199,10 +199,9 @@ class KeyCounts:
 
     def add_frames(self, frames: Frames) -> None:
         """Count the rows of a column."""
-        _, *key_counts = np.bincount(
-            frames.key_numbers + 1, minlength=len(frames.keys) + 1
-        ).tolist()
-        self._add_keys((key, n) for key, n in zip(frames.keys, key_counts, strict=True) if n)
+        numbers = frames.key_numbers[frames.key_numbers >= 0]
+        counts = np.bincount(numbers, minlength=len(frames.keys)).tolist()
+        self._add_keys((key, n) for key, n in zip(frames.keys, counts, strict=True) if n)
         framings = np.bincount(frames.framing).tolist()
         self.framings.update({Framing(form): n for form, n in enumerate(framings) if n})
         if len(self.body_sizes) < _FEW_SIZES:
@@ -378,11 +377,9 @@ class _KeyNumbers:
     def add_uuids(self, kind: KeyKind, rows: Longs, data: Bytes, positions: Longs) -> None:
         """Set the UUIDs at positions as keys of rows."""
         uuid_bytes = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
-        distinct_uuids, numbers = np.unique(
-            uuid_bytes.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True
-        )
-        uuids = [str(uuid.UUID(bytes=bytes(value))) for value in distinct_uuids]
-        self._set_keys(rows, [SchemaKey(kind, value) for value in uuids], numbers)
+        uuids, numbers = np.unique(uuid_bytes.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True)
+        keys = [SchemaKey(kind, str(uuid.UUID(bytes=bytes(value)))) for value in uuids]
+        self._set_keys(rows, keys, numbers)
 
     def _set_keys(self, rows: Longs, keys: Sequence[SchemaKey], numbers: Longs) -> None:
         if keys:
@@ -496,10 +493,8 @@ def _read_body_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
 
 
 def _read_header_indexes(frames: Frames, rows: Longs) -> MessageIndexes:
-    indexes = _read_indexes(
-        frames.header_data, frames.header_starts[rows], frames.header_ends[rows]
-    )
-    return replace(indexes, starts=frames.starts[rows])
+    starts, ends = frames.header_starts[rows], frames.header_ends[rows]
+    return replace(_read_indexes(frames.header_data, starts, ends), starts=frames.starts[rows])
 
 
 def _first_message_types(frames: Frames, rows: Longs) -> MessageIndexes:
@@ -553,14 +548,11 @@ def _remove_duplicate_paths(
 ) -> MessageIndexes:
     """Return the indexes without unused or repeated paths."""
     used_numbers = np.unique(numbers[numbers >= 0]).tolist()
-    path_positions = {
-        path: position
-        for position, path in enumerate(dict.fromkeys(paths[number] for number in used_numbers))
-    }
-    new_numbers = np.full(len(paths) + 1, -1, np.int32)
+    new_numbers: dict[MessagePath, int] = {}
+    renumbered = np.full(len(paths) + 1, -1, np.int32)
     for number in used_numbers:
-        new_numbers[number] = path_positions[paths[number]]
-    return MessageIndexes(tuple(path_positions), new_numbers[numbers], starts)
+        renumbered[number] = new_numbers.setdefault(paths[number], len(new_numbers))
+    return MessageIndexes(tuple(new_numbers), renumbered[numbers], starts)
 
 
 def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
@@ -584,9 +576,8 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
             for step in steps.tolist()
         ]
     paths = [path or (0,) for path in paths]
-    return _remove_duplicate_paths(
-        paths, np.where(is_bad, -1, numbers), np.where(is_bad, starts, at)
-    )
+    numbers = np.where(is_bad, -1, numbers)
+    return _remove_duplicate_paths(paths, numbers, np.where(is_bad, starts, at))
 
 
 def _read_varints(

@@ -276,7 +276,8 @@ def test_protobuf_value_above_the_decoded_size_limit_is_reported() -> None:
     ).message((0,))
     body = b"\x0a\x00" * 20_000
     decoder = message.decoder()
-    assert decoder.decode(bodies_of([body]), 1 << 20).errors == {0: Reason.TOO_LARGE}
+    with pytest.raises(DecodedTooLargeError):
+        decoder.decode(bodies_of([body]), 1 << 20)
     assert len(decoder.decode(bodies_of([body]), MAX_BYTES).array[0]["i"]) == 20_000
 
 
