@@ -164,7 +164,7 @@ class DecodeOptions:
         """Return the schema for rows without a schema ID; None if the topic has no such schema."""
         if part == VALUE and self.value_schema is not None:
             return Writer(None), *self.value_schema
-        topic_schema = self.schemas.topic_schema(topic, is_key=part == KEY)
+        topic_schema = self.schemas.topics.get((topic, part == KEY))
         if topic_schema is None and part == VALUE:
             topic_schema = self.main.get(topic)
         if topic_schema is None:

@@ -267,40 +267,27 @@ class Schemas:
         has_ids = any(schema.schema_id is not None for schema in self.all)
         return has_ids or bool(self.topics) or not self.all
 
-    def by_id(self, schema_id: int, context: str = DEFAULT_CONTEXT) -> Schema:
-        """Return the schema with an id; raises `UnknownSchemaError` if there is none."""
-        schema = self._by_id.get((context, schema_id))
-        if schema is None:
-            raise self._unknown_schema_error(SchemaKey(KeyKind.ID, schema_id), context)
-        return schema
-
-    def by_guid(self, guid: str) -> Schema:
-        """Return the schema with a GUID; raises `UnknownSchemaError` if there is none."""
-        schema = self._by_guid.get(guid)
-        if schema is None:
-            raise self._unknown_schema_error(SchemaKey(KeyKind.GUID, guid), DEFAULT_CONTEXT)
-        return schema
-
     def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema with the ID in a record; raises `UnknownSchemaError` if it is unknown.
 
         Ids of Apicurio and Glue are unrelated to the ids in ``_schemas``.
         """
+        schema = None
         if key.kind in (KeyKind.ID, KeyKind.GUID) or self.has_foreign_ids:
             if isinstance(key.value, int):
-                return self.by_id(key.value, context)
-            return self.by_guid(key.value)
-        raise self._unknown_schema_error(key, context)
+                schema = self._by_id.get((context, key.value))
+            else:
+                schema = self._by_guid.get(key.value)
+        if schema is None:
+            suffix = "" if context == DEFAULT_CONTEXT else f" in context {context}"
+            raise UnknownSchemaError(f"no schema has {key}{suffix}", path=self.origin or None)
+        return schema
 
     def find_contexts(self, key: SchemaKey) -> list[str]:
         """Return the contexts, sorted, in which a Confluent id has a schema."""
         if key.kind is not KeyKind.ID:
             return []
         return sorted(context for context, schema_id in self._by_id if schema_id == key.value)
-
-    def _unknown_schema_error(self, key: SchemaKey, context: str) -> UnknownSchemaError:
-        suffix = "" if context == DEFAULT_CONTEXT else f" in context {context}"
-        return UnknownSchemaError(f"no schema has {key}{suffix}", path=self.origin or None)
 
     def subjects(self) -> list[str]:
         """Return the names of all subjects, sorted; also subjects with only deleted versions."""
@@ -309,10 +296,6 @@ class Schemas:
     def list_versions(self, subject: str) -> list[Version]:
         """Return the versions of a subject in ascending order, with deleted versions."""
         return list(self._versions.get(subject, {}).values())
-
-    def topic_schema(self, topic: str, *, is_key: bool) -> TopicSchema | None:
-        """Return the schema that a folder maps to the keys or values of a topic."""
-        return self.topics.get((topic, is_key))
 
     def find_references(self, schema: Schema) -> dict[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, keyed by reference name.

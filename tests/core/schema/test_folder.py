@@ -113,14 +113,14 @@ def test_schemas_json_maps_ids_and_topics(tmp_path: Path) -> None:
         },
     )
     result = read_folder(str(tmp_path))
-    assert result.by_id(7).text == ADDRESS
-    value = result.topic_schema("payments", is_key=False)
+    assert result.find(SchemaKey(KeyKind.ID, 7)).text == ADDRESS
+    value = result.topics.get(("payments", False))
     assert value is not None
     assert (value.schema.text, value.type_name) == (MONEY, "common.Money")
-    key = result.topic_schema("orders", is_key=True)
+    key = result.topics.get(("orders", True))
     assert key is not None
     assert (key.schema.text, key.type_name) == ('"long"', None)
-    assert result.topic_schema("payments", is_key=True) is None
+    assert result.topics.get(("payments", True)) is None
     # A folder may have the ids of any registry.
     for kind, value_of_key in (
         (KeyKind.WIDE_ID, 7),
@@ -215,4 +215,4 @@ def test_written_schema_folder_is_read_back(tmp_path: Path) -> None:
     assert result.all == schemas.all
     assert result.settings == schemas.settings
     assert [*result.settings] == sorted(schemas.settings)
-    assert result.by_id(8).subjects == (SubjectVersion("orders-value", 2),)
+    assert result.find(SchemaKey(KeyKind.ID, 8)).subjects == (SubjectVersion("orders-value", 2),)

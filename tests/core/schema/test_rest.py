@@ -92,7 +92,7 @@ def test_registry_pages_are_all_read_once(*, has_pages: bool) -> None:
     with serving(schemas, has_pages=has_pages) as server:
         result = open_schemas(server.url, [])
     assert [each.schema_id for each in result] == list(range(1, 2501))
-    assert result.by_id(2500).text == '"2500"'
+    assert result.find(SchemaKey(KeyKind.ID, 2500)).text == '"2500"'
     # Contexts other than the default one are asked for.
     assert {request["subjectPrefix"] for request in server.requests} == {":*:"}
     assert len(server.requests) == (8 if has_pages else 4)
@@ -113,9 +113,11 @@ def test_registry_schemas_have_versions_states_and_references() -> None:
         (1, VersionState.DELETED),
         (2, VersionState.LIVE),
     ]
-    assert list(result.find_references(result.by_id(2))) == ["n"]
-    assert result.by_guid("b7b4a7f0-0000-0000-0000-000000000001").schema_id == 2
-    assert result.by_id(1, ".ctx").context == ".ctx"
+    assert list(result.find_references(result.find(SchemaKey(KeyKind.ID, 2)))) == ["n"]
+    assert (
+        result.find(SchemaKey(KeyKind.GUID, "b7b4a7f0-0000-0000-0000-000000000001")).schema_id == 2
+    )
+    assert result.find(SchemaKey(KeyKind.ID, 1), ".ctx").context == ".ctx"
     assert [each.reason for each in result.unreadable] == [
         "subject c, version 1: unknown schema type 'XSD'"
     ]

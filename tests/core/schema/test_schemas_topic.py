@@ -95,25 +95,29 @@ def test_computed_schema_guid_equals_the_guid_in_headers(
     ],
 )
 def test_schema_guid_depends_on_metadata_rules_and_references(more: dict[str, Any]) -> None:
-    plain = replayed([schema_record("a", 1, 1)]).by_id(1)
-    rich = replayed([schema_record("a", 1, 1, **more)]).by_id(1)
+    plain = replayed([schema_record("a", 1, 1)]).find(SchemaKey(KeyKind.ID, 1))
+    rich = replayed([schema_record("a", 1, 1, **more)]).find(SchemaKey(KeyKind.ID, 1))
     assert rich.guid != plain.guid
 
 
 def test_md5_in_a_schema_record_is_its_guid() -> None:
     stored = schema_record("a", 1, 1, md5="AAECAwQFBgcICQoLDA0ODw==")
-    result = replayed([stored]).by_guid("00010203-0405-0607-0809-0a0b0c0d0e0f")
+    result = replayed([stored]).find(
+        SchemaKey(KeyKind.GUID, "00010203-0405-0607-0809-0a0b0c0d0e0f")
+    )
     assert result.schema_id == 1
 
 
 def test_malformed_metadata_leaves_the_schema_readable() -> None:
     odd = schema_record("a", 1, 1, metadata={"tags": [1], "properties": {"x": None}}, md5="%")
-    assert replayed([odd]).by_id(1).text == '"string"'
+    assert replayed([odd]).find(SchemaKey(KeyKind.ID, 1)).text == '"string"'
 
 
 def test_schema_rule_types_are_read() -> None:
     rules = {"domainRules": [{"name": "pii", "type": "ENCRYPT"}]}
-    assert replayed([schema_record("a", 1, 1, ruleSet=rules)]).by_id(1).rule_types == ("ENCRYPT",)
+    assert replayed([schema_record("a", 1, 1, ruleSet=rules)]).find(
+        SchemaKey(KeyKind.ID, 1)
+    ).rule_types == ("ENCRYPT",)
 
 
 # ------------------------------------------------------------------------------- versions
@@ -163,13 +167,20 @@ def test_schema_versions_have_the_state_of_their_last_record(case: str) -> None:
 
 def test_replaced_schema_stays_readable_by_id_and_guid() -> None:
     replayed_records = replayed(VERSIONS["version replaced"][0])
-    assert replayed_records.by_id(7).subjects == (SubjectVersion("a", 1, GONE),)
-    assert replayed_records.by_guid(compute_guid('"string"', ())).schema_id == 7
+    assert replayed_records.find(SchemaKey(KeyKind.ID, 7)).subjects == (
+        SubjectVersion("a", 1, GONE),
+    )
+    assert (
+        replayed_records.find(SchemaKey(KeyKind.GUID, compute_guid('"string"', ()))).schema_id == 7
+    )
 
 
 def test_schema_id_of_several_subjects_is_one_schema() -> None:
     replayed_records = replayed([schema_record("b", 1, 4), schema_record("a", 3, 4)])
-    assert replayed_records.by_id(4).subjects == (SubjectVersion("a", 3), SubjectVersion("b", 1))
+    assert replayed_records.find(SchemaKey(KeyKind.ID, 4)).subjects == (
+        SubjectVersion("a", 3),
+        SubjectVersion("b", 1),
+    )
     assert len(replayed_records) == 1
 
 
@@ -177,19 +188,25 @@ def test_same_schema_id_in_another_context_is_another_schema() -> None:
     replayed_records = replayed(
         [schema_record("a", 1, 1), schema_record(":.ctx:a", 1, 1, '"long"')]
     )
-    assert (replayed_records.by_id(1).text, replayed_records.by_id(1, ".ctx").text) == (
+    assert (
+        replayed_records.find(SchemaKey(KeyKind.ID, 1)).text,
+        replayed_records.find(SchemaKey(KeyKind.ID, 1), ".ctx").text,
+    ) == (
         '"string"',
         '"long"',
     )
     assert replayed_records.subjects() == [":.ctx:a", "a"]
     with pytest.raises(UnknownSchemaError, match=r"no schema has id 1 in context \.other"):
-        replayed_records.by_id(1, ".other")
+        replayed_records.find(SchemaKey(KeyKind.ID, 1), ".other")
 
 
 def test_schema_id_with_two_texts_is_a_conflict_and_the_later_text_is_used() -> None:
     replayed_records = replayed([schema_record("a", 1, 1), schema_record("b", 1, 1, '"long"')])
-    assert replayed_records.by_id(1).text == '"long"'
-    assert replayed_records.by_guid(compute_guid('"string"', ())).text == '"string"'
+    assert replayed_records.find(SchemaKey(KeyKind.ID, 1)).text == '"long"'
+    assert (
+        replayed_records.find(SchemaKey(KeyKind.GUID, compute_guid('"string"', ()))).text
+        == '"string"'
+    )
     assert [(conflict.offset, conflict.reason) for conflict in replayed_records.conflicts] == [
         (1, "id 1 has a different schema at offset 0")
     ]
@@ -217,7 +234,9 @@ def test_schema_type_defaults_to_avro() -> None:
         for number, more in enumerate(("PROTOBUF", "JSON"), start=1)
     )
     assert [record.type for record in replayed_records] == [SchemaType.PROTOBUF, SchemaType.JSON]
-    assert replayed([schema_record("a", 1, 1)]).by_id(1).type is SchemaType.AVRO
+    assert (
+        replayed([schema_record("a", 1, 1)]).find(SchemaKey(KeyKind.ID, 1)).type is SchemaType.AVRO
+    )
 
 
 # ------------------------------------------------------------------------------- hostile records
@@ -264,7 +283,7 @@ def test_malformed_schema_record_is_reported_with_its_offset(case: str) -> None:
 
 def test_rules_that_are_no_list_are_ignored() -> None:
     replayed_records = replayed([schema_record("a", 1, 1, ruleSet={"domainRules": 7})])
-    assert replayed_records.by_id(1).rule_types == ()
+    assert replayed_records.find(SchemaKey(KeyKind.ID, 1)).rule_types == ()
     assert not replayed_records.unreadable
 
 
@@ -294,13 +313,18 @@ def test_schema_references_precede_the_schemas_that_use_them() -> None:
     replayed_records = replayed(
         [referring("a", 1, "b", "c"), referring("b", 2, "c"), referring("c", 3)]
     )
-    references = replayed_records.find_references(replayed_records.by_id(1))
+    references = replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1)))
     assert [(name, each.schema_id) for name, each in references.items()] == [("n.c", 3), ("n.b", 2)]
 
 
 def test_reference_to_deleted_version_resolves() -> None:
     replayed_records = replayed([referring("a", 1, "b"), referring("b", 2), delete_subject("b", 1)])
-    assert replayed_records.find_references(replayed_records.by_id(1))["n.b"].schema_id == 2
+    assert (
+        replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1)))[
+            "n.b"
+        ].schema_id
+        == 2
+    )
 
 
 def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> None:
@@ -311,14 +335,24 @@ def test_reference_to_the_latest_version_resolves_to_the_last_live_version() -> 
             schema_record("b", 2, 3, '"long"', deleted=True),
         ]
     )
-    assert replayed_records.find_references(replayed_records.by_id(1))["n.b"].schema_id == 2
+    assert (
+        replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1)))[
+            "n.b"
+        ].schema_id
+        == 2
+    )
 
 
 def test_schema_reference_within_a_context_resolves_to_a_subject_of_that_context() -> None:
     replayed_records = replayed(
         [referring(":.c:a", 1, "b"), schema_record("b", 1, 2), schema_record(":.c:b", 1, 2, '"x"')]
     )
-    assert replayed_records.find_references(replayed_records.by_id(1, ".c"))["n.b"].context == ".c"
+    assert (
+        replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1), ".c"))[
+            "n.b"
+        ].context
+        == ".c"
+    )
 
 
 @pytest.mark.parametrize(
@@ -340,7 +374,7 @@ def test_circular_or_missing_schema_reference_is_rejected(
 ) -> None:
     replayed_records = replayed(records)
     with pytest.raises(BadSchemaError, match=reason):
-        replayed_records.find_references(replayed_records.by_id(1))
+        replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1)))
 
 
 def test_long_chain_of_references_resolves() -> None:
@@ -351,7 +385,10 @@ def test_long_chain_of_references_resolves() -> None:
         else referring(f"s{number}", number + 1)
         for number in range(links + 1)
     )
-    assert len(replayed_records.find_references(replayed_records.by_id(1))) == links
+    assert (
+        len(replayed_records.find_references(replayed_records.find(SchemaKey(KeyKind.ID, 1))))
+        == links
+    )
 
 
 # ------------------------------------------------------------------------------- foreign ids
@@ -368,7 +405,7 @@ def test_apicurio_ids_are_not_resolved_as_registry_ids() -> None:
 def test_schemas_are_equal_after_pickling() -> None:
     replayed_records = replayed([schema_record("a", 1, 5)])
     sent: Schemas = pickle.loads(pickle.dumps(replayed_records))  # noqa: S301
-    assert sent.by_id(5) == replayed_records.by_id(5)
+    assert sent.find(SchemaKey(KeyKind.ID, 5)) == replayed_records.find(SchemaKey(KeyKind.ID, 5))
 
 
 # ------------------------------------------------------------------------------- logs
