@@ -79,7 +79,7 @@ from kafka_index.core.fs.registry import configure_stores
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.result import MissingOffsets
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output, remove_directory
 from kafka_index.core.query.bounds import BoundOptions
@@ -630,7 +630,7 @@ _SIGNS: dict[type[Filter], str] = {
     LessThanOrEqual: "<=",
 }
 #: Finds the missing offsets in the ranges of logs that a split has read.
-MissingInSplit = Callable[[Sequence[SeenLog]], MissingOffsets]
+MissingInSplit = Callable[[Sequence[ScannedLog]], MissingOffsets]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)

@@ -27,7 +27,7 @@ from kafka_index.core.job.result import (
     report_schema,
     report_table,
 )
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.query.record_stream import decode_counts, decode_section
 
 EXPORT_REPORT_SCHEMA = report_schema(
@@ -168,7 +168,7 @@ class SplitResult:
     failure: LeftOut | None = None
     is_retriable: bool = False
     last_batch: ExportedBatch | None = None
-    seen: tuple[SeenLog, ...] = ()
+    seen: tuple[ScannedLog, ...] = ()
     decode_counts: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -81,10 +81,10 @@ from kafka_index.core.log.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
     Cleaning,
+    GapLocation,
     MissingOffsets,
     MissingRange,
-    Place,
-    SeenLog,
+    ScannedLog,
     missing_offsets,
 )
 from kafka_index.core.log.recovery.publish import GROUP_SEGMENTS, publish_partitions
@@ -715,13 +715,13 @@ def repair_missing_offsets(
     more: list[RestoredLog] = []
     for number, log in enumerate(list(logs)):
         base_offset = log.source.base_offset
-        holes = {each.position_bytes for each in log.facts.offsets.holes}
+        gap_positions = {each.position_bytes for each in log.facts.offsets.gaps}
         gaps = []
         for each in missing.ranges:
-            if each.log != number or each.place is not Place.WITHIN:
+            if each.log != number or each.location is not GapLocation.WITHIN:
                 continue
             between, inside = _split_at(each, base_offset)
-            if inside is not None and each.position_bytes in holes:
+            if inside is not None and each.position_bytes in gap_positions:
                 repair = _find_in_replicas(replica_repair, inside, missing.cleaning)
                 gaps.append((each.position_bytes, repair.batches))
                 log.repairs.append(repair)
@@ -763,7 +763,7 @@ def _find_missing(
         known = replace(known, end_offset=None)
     return missing_offsets(
         [
-            SeenLog(
+            ScannedLog(
                 each.current_segment(),
                 each.facts.offsets,
                 is_read=each.staged.report.status != FAILED or bool(each.lost),
@@ -837,7 +837,7 @@ def lost_gaps(
                 found.append(
                     _gap_loss(logs, replace(each, first_offset=first, end_offset=end), repair)
                 )
-    for number, count in missing.unnamed.items():
+    for number, count in missing.omitted_counts.items():
         source = logs[number].source
         reason = f"offsets are missing in {count} more places of the log"
         place = source.base_offset, source.log_path
@@ -859,7 +859,7 @@ def _gap_loss(
         what = (
             f"the log ends at {first}, but {count} more offsets are in the checkpoints of the dump"
         )
-    elif missing.place is Place.HEAD:
+    elif missing.location is GapLocation.HEAD:
         what = f"the log starts at {first}, and {what}"
     elif repair is not None and (rejected := repair.rejected_in(first, missing.end_offset)):
         what = f"{what}, and their batches in {', '.join(rejected)} are not used: "

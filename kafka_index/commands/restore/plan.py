@@ -28,7 +28,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.inputs import linked_out
 from kafka_index.core.fs.paths import local_path, with_links
-from kafka_index.core.log.missing_offsets import KnownOffsets
+from kafka_index.core.log.missing_offsets import CheckpointOffsets
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import shared_budget
 
@@ -46,7 +46,7 @@ class PartitionPlan:
     base: Replica
     others: tuple[Replica, ...]
     topic_id: str
-    known: KnownOffsets
+    known: CheckpointOffsets
     limit: Limit | None = None
     edits: TransactionEdits | None = None
 
@@ -282,14 +282,14 @@ def _known_offsets(
     others: Sequence[Replica],
     policies: Mapping[str, str | None],
     log_starts: Mapping[TopicPartition, int],
-) -> KnownOffsets:
+) -> CheckpointOffsets:
     """Return the offsets of a partition in the checkpoints of all copies.
 
     A copy that was cleaned elsewhere proves that the topic is compacted.
     """
     partition = base.partition
     policy, is_known = policies.get(partition.topic), partition.topic in policies
-    known = KnownOffsets.of(base.root, partition, policy, is_topic_known=is_known)
+    known = CheckpointOffsets.read(base.root, partition, policy, is_topic_known=is_known)
     if any(each.root.cleaned_to(each.partition) is not None for each in others):
         known = replace(known, cleaning=replace(known.cleaning, is_compacted=True))
     log_start = known.start_offset if base.tiered is None else base.tiered.log_start_offset

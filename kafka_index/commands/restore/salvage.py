@@ -43,7 +43,7 @@ from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.log.scan.scanner import (
-    HeldBytes,
+    InMemoryLog,
     OffsetBounds,
     entry_length,
     is_batch,
@@ -171,7 +171,7 @@ def earlier_batches(
 
     If `is_searched`, they may follow other bytes. `ranges` are the intact ranges of the log.
     """
-    held = HeldBytes(log[:end_bytes])
+    held = InMemoryLog(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
     found: list[tuple[int, int, int | None]] = []
     places: list[tuple[int, int]] = []

@@ -26,7 +26,7 @@ from kafka_index.core.fs.paths import real_path
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import MissingOffsets, ReportSink
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.output.output import SUCCESS, Output
 from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
@@ -55,7 +55,7 @@ class SplitCounts:
     records: int
     errors: tuple[KafkaIndexError, ...]
     further_errors: int
-    seen: tuple[SeenLog, ...]
+    seen: tuple[ScannedLog, ...]
 
 
 def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings) -> SplitCounts:

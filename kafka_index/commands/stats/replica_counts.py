@@ -33,11 +33,11 @@ from kafka_index.core.kernels.batch_counts import (
 )
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE, HEADER_BASE_TIMESTAMP
 from kafka_index.core.kernels.record_columns import PLACE_ADDRESS, PLACE_COUNT, PLACE_END, PLACE_ROW
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.log.read.transactions import AbortedTransactions
-from kafka_index.core.log.scan.log_offsets import holds_messages
+from kafka_index.core.log.scan.log_offsets import are_compressed_messages
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.bounds import ReadBounds
 from kafka_index.core.query.choices import Isolation, OnDamage
@@ -260,7 +260,7 @@ class ReplicaCounts:
     compaction: Compaction = field(default_factory=Compaction)
     segments: list[SegmentCounts] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
-    seen: list[SeenLog] = field(default_factory=list)
+    seen: list[ScannedLog] = field(default_factory=list)
 
     @classmethod
     def empty(cls, number: int, settings: StatsSettings) -> ReplicaCounts:
@@ -450,7 +450,9 @@ class _SegmentCounter:
         batches = source.batches
         is_message = batches.control_type == CONTROL_MESSAGE
         spans_start = ~is_message & (batches.base_offset < self._start) & ~batches.is_control
-        rows = np.flatnonzero((holds_messages(batches) | spans_start) & (groups != NOT_COUNTED))
+        rows = np.flatnonzero(
+            (are_compressed_messages(batches) | spans_start) & (groups != NOT_COUNTED)
+        )
         self._decode(source.select(rows), groups[rows])
 
     def _read(self, source: WindowBatches, groups: Longs) -> None:

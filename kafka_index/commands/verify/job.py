@@ -171,7 +171,7 @@ def _list_copy(
         policy = None if topic is None else topic.cleanup_policy
         checkpoint = roots.for_partition(partition.directory).cleaned_to(partition.partition)
         is_topic_known = topic is not None
-        return Cleaning.of(
+        return Cleaning.from_policy(
             partition.partition.topic, checkpoint, policy, is_topic_known=is_topic_known
         )
 

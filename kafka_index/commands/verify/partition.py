@@ -62,10 +62,10 @@ from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.missing_offsets import (
     BY_CHECKPOINTS,
     Cause,
-    KnownOffsets,
+    CheckpointOffsets,
     MissingOffsets,
     MissingRange,
-    SeenLog,
+    ScannedLog,
     missing_offsets,
 )
 from kafka_index.core.log.recovery.settings import ERROR, FAILED, SegmentReport
@@ -76,7 +76,7 @@ from kafka_index.core.log.recovery.state_merge import (
     merge_partition,
 )
 from kafka_index.core.log.retention import CLOCK_SKEW_MS
-from kafka_index.core.log.scan.log_offsets import Hole
+from kafka_index.core.log.scan.log_offsets import Overlap
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.data_directory import DataDirectories, DataDirectory
 from kafka_index.core.logdir.metadata_files import read_topic_id
@@ -175,7 +175,7 @@ class LogChecker:
         # Offsets that only a checkpoint contains are reported in the row of the checkpoint.
         gaps = [missing_range for missing_range in gaps if missing_range.why != BY_CHECKPOINTS]
         if gaps:
-            missing_text = _format_missing(gaps, self.missing.unnamed.get(log_number, 0))
+            missing_text = _format_missing(gaps, self.missing.omitted_counts.get(log_number, 0))
             if classification is None:
                 classification = _classify_gap(gaps[0], missing_text)
             else:
@@ -301,13 +301,13 @@ def _classify_corrupt(stop: ScanStop, effect: str) -> Classification:
     )
 
 
-def _classify_overlap(overlap: Hole) -> Classification:
+def _classify_overlap(overlap: Overlap) -> Classification:
     return Classification(
         FileClass.OVERLAP,
         harmful=True,
         position_bytes=overlap.position_bytes,
-        expected=f"offset {overlap.end_offset} or more",
-        found=f"offset {overlap.first_offset}",
+        expected=f"offset {overlap.expected_offset} or more",
+        found=f"offset {overlap.base_offset}",
         effect=_OFFSETS_OVERLAP,
     )
 
@@ -509,7 +509,7 @@ class PartitionVerification:
             self._directory,
             any(finding.harmful for finding in findings),
             tuple(checker.lost),
-            ReportedGaps(gaps, sum(checker.missing.unnamed.values())),
+            ReportedGaps(gaps, sum(checker.missing.omitted_counts.values())),
             self._start_offset,
             checker.end_offset,
             sum(segment.log_size_bytes for segment in self._segments),
@@ -548,12 +548,14 @@ class PartitionVerification:
         partition, root = self._partition, self._root
         topic = self._settings.topics.get(partition.topic)
         policy = None if topic is None else topic.cleanup_policy
-        known_offsets = KnownOffsets.of(root, partition, policy, is_topic_known=topic is not None)
+        known_offsets = CheckpointOffsets.read(
+            root, partition, policy, is_topic_known=topic is not None
+        )
         if partition in self._settings.tiered:
             known_offsets = replace(known_offsets, start_offset=None)
         return missing_offsets(
             [
-                SeenLog(
+                ScannedLog(
                     check.segment,
                     check.facts.offsets,
                     _is_log_read(row),

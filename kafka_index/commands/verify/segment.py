@@ -46,7 +46,7 @@ from kafka_index.core.log.scan.entry_check import (
     read_offset_entries,
     read_time_entries,
 )
-from kafka_index.core.log.scan.log_offsets import LogOffsets, holds_messages
+from kafka_index.core.log.scan.log_offsets import LogOffsets, are_compressed_messages
 from kafka_index.core.log.scan.scanner import unknown_magic
 from kafka_index.core.log.scan.segment_scan import BatchObserver, LogFileSource, ObservedSource
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -530,7 +530,7 @@ class _CompressedMessages:
         self._end_bytes = 0
 
     def observe(self, batches: BatchColumns) -> None:
-        rows = np.flatnonzero(holds_messages(batches))
+        rows = np.flatnonzero(are_compressed_messages(batches))
         if len(rows) and self.first_bytes is None:
             self.first_bytes = int(batches.position_bytes[rows[0]])
         self._end_bytes = batches.end_bytes
@@ -546,7 +546,7 @@ class _CompressedMessages:
         budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
         for window, window_start, batches in source.windows():
             is_valid = batches.position_bytes < self._end_bytes
-            for row in np.flatnonzero(holds_messages(batches) & is_valid).tolist():
+            for row in np.flatnonzero(are_compressed_messages(batches) & is_valid).tolist():
                 position_bytes = int(batches.position_bytes[row])
                 message = window[position_bytes - window_start :][: int(batches.size_bytes[row])]
                 try:

@@ -19,7 +19,7 @@ import numpy as np
 
 from kafka_index.core.format.names import COMPACTED_INTERNAL_TOPICS, TopicPartition
 from kafka_index.core.job.result import OffsetGap
-from kafka_index.core.log.scan.log_offsets import LogOffsets
+from kafka_index.core.log.scan.log_offsets import Gap, LogOffsets
 from kafka_index.core.log.scan.segment_scan import LogFileSource
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -28,22 +28,28 @@ from kafka_index.core.records.record_sections import Decompressor
 
 #: Why offsets at the end of the partition are lost.
 BY_CHECKPOINTS = (
-    "a checkpoint shows that they existed, and compaction never removes the end of a log"
+    "a checkpoint shows that the log was longer, and compaction never removes the end of a log"
 )
 #: Why the offsets of a deleted log are lost.
-BY_INDEXES = "a segment was deleted, but its index files remain, and compaction removes both"
+BY_INDEXES = (
+    "a segment was deleted, but its index files remain; compaction deletes index files with their "
+    "segment"
+)
 #: Why offsets at the end of a log are lost.
-BY_LATER_ENTRIES = "the previous index files contain entries for them, and compaction removes both"
+BY_LATER_ENTRIES = (
+    "index entries for the missing offsets exist; compaction removes index entries with their "
+    "batches"
+)
 
 
 class Cause(Enum):
     COMPACTED = "compacted"
     LOST = "lost"
-    UNKNOWN = "cannot be known"
+    UNKNOWN = "unknown"
 
 
-class Place(Enum):
-    """The position of missing offsets relative to the logs."""
+class GapLocation(Enum):
+    """The location of missing offsets: before, between or after the batches of a partition."""
 
     HEAD = "head"
     WITHIN = "within"
@@ -52,20 +58,24 @@ class Place(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """What is known about compaction of a replica.
+    """Compaction of a replica, from its topic settings, cleaner checkpoint and batches.
 
-    `is_compacted` is True if the topic is or was compacted, None if unknown. `cleaned_to` is the
-    cleaner checkpoint's entry, the first offset that was not cleaned, None if there is no entry.
+    Attributes
+    ----------
+    is_compacted
+        True if the topic is or was compacted, None if unknown.
+    cleaned_to
+        The first offset that was not cleaned, None if unknown.
     """
 
     is_compacted: bool | None = None
     cleaned_to: int | None = None
 
     @classmethod
-    def of(
+    def from_policy(
         cls, topic: str, checkpoint: int | None, policy: str | None, *, is_topic_known: bool
     ) -> Cleaning:
-        """Combine the cleaner checkpoint and ``cleanup.policy``.
+        """Combine an entry of the cleaner checkpoint and ``cleanup.policy``.
 
         Without a policy, a topic in the cluster metadata has Kafka's default, ``delete``.
         """
@@ -75,46 +85,49 @@ class Cleaning:
             return cls()
         return cls(is_compacted="compact" in (policy or ""))
 
-    def with_marks(self, marked_to: int) -> Cleaning:
-        """Add the knowledge that a batch below `marked_to` has marks of the log cleaner."""
+    def extended_to(self, marked_to: int) -> Cleaning:
+        """Add a mark of the log cleaner at an offset (`LogOffsets.marked_to`)."""
         if not marked_to:
             return self
         return Cleaning(is_compacted=True, cleaned_to=max(self.cleaned_to or 0, marked_to))
 
-    def why(self) -> str:
+    def unexplained_reason(self) -> str:
         """Return why compaction does not explain missing offsets."""
         if self.is_compacted is False:
             return "the topic is not compacted"
         if self.is_compacted is None:
             return (
-                "whether compaction removed them cannot be known without the metadata log of the "
-                "cluster"
+                "without the metadata log of the cluster, it cannot be known whether compaction "
+                "removed the offsets"
             )
-        reach = (
-            "no checkpoint shows that it was cleaned"
+        progress = (
+            "no checkpoint shows that this replica was cleaned"
             if self.cleaned_to is None
-            else f"it was cleaned only up to offset {self.cleaned_to}"
+            else f"this replica was cleaned only up to offset {self.cleaned_to}"
         )
         return (
-            f"the topic is compacted, and {reach}: whether they are lost, or were removed from "
-            "the leader by compaction, cannot be known"
+            f"the topic is compacted, and {progress}; it cannot be known whether the records are "
+            "lost, or compaction removed them from the leader"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class KnownOffsets:
-    """The offsets of a partition that are known from other sources than its logs.
+class CheckpointOffsets:
+    """Offsets of a partition according to the checkpoints of its data directory.
 
     Attributes
     ----------
+    cleaning
+        Compaction according to the cleaner checkpoint and the topic settings.
     start_offset
         Log start offset from a checkpoint, None if there is no entry. Earlier offsets are not
         missing.
-    is_start_exact
-        Whether the checkpoint was written by a clean shutdown and is not older than the logs.
     end_offset
-        An offset that the log reached according to checkpoints. None if it was truncated on
+        An offset that the log reached according to checkpoints. None if the log was truncated on
         purpose.
+    is_start_exact
+        True if a clean shutdown wrote the checkpoint of the log start offset. Such a checkpoint is
+        not older than the logs.
     """
 
     cleaning: Cleaning
@@ -123,18 +136,20 @@ class KnownOffsets:
     is_start_exact: bool = False
 
     @classmethod
-    def of(
+    def read(
         cls,
         root: DataDirectory,
         partition: TopicPartition,
         policy: str | None,
         *,
         is_topic_known: bool,
-    ) -> KnownOffsets:
-        """Read the checkpoints of a data directory; the policy is as in `Cleaning.of`."""
+    ) -> CheckpointOffsets:
+        """Read the checkpoints of a data directory; the policy is as in `Cleaning.from_policy`."""
         cleaned_to = root.cleaned_to(partition)
         return cls(
-            Cleaning.of(partition.topic, cleaned_to, policy, is_topic_known=is_topic_known),
+            Cleaning.from_policy(
+                partition.topic, cleaned_to, policy, is_topic_known=is_topic_known
+            ),
             root.log_start_offset(partition),
             root.committed_end(partition),
             root.is_clean,
@@ -143,17 +158,25 @@ class KnownOffsets:
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets that a partition should have and no log contains; `end_offset` is exclusive.
+    """Offsets that a partition should have and no log contains.
 
-    `log` is the number of the log with the next batch, and `position_bytes` the position of that
-    batch. At the end, they are the last log and its size. `why` is an explanation for users.
+    Attributes
+    ----------
+    first_offset, end_offset
+        The missing offsets; the end is exclusive.
+    log
+        Index of the log with the next batch; of the last log if no batch follows.
+    position_bytes
+        Position of the next batch in its log; the log size if no batch follows.
+    why
+        An explanation for users.
     """
 
     first_offset: int
     end_offset: int
     log: int
     position_bytes: int
-    place: Place = Place.WITHIN
+    location: GapLocation = GapLocation.WITHIN
     cause: Cause = Cause.UNKNOWN
     why: str = ""
 
@@ -173,24 +196,32 @@ class MissingRange:
             self.position_bytes,
         )
 
-    def is_continued_by(self, other: MissingRange) -> bool:
-        """Return whether another range follows directly and is lost for the same reason."""
-        is_next = (self.log, self.place, self.end_offset) == (
-            other.log,
-            other.place,
-            other.first_offset,
+    def is_continued_by(self, following: MissingRange) -> bool:
+        """Return whether another lost range follows directly."""
+        is_next = (self.log, self.location, self.end_offset) == (
+            following.log,
+            following.location,
+            following.first_offset,
         )
-        return is_next and self.cause is other.cause is Cause.LOST
+        return is_next and self.cause is following.cause is Cause.LOST
 
 
 @dataclass(slots=True)
-class SeenLog:
-    """A log, or a part of one, that was read.
+class ScannedLog:
+    """The offsets of a log, or of a range of its batches, after a scan.
 
-    The segment is read again if headers are not sufficient. If `has_counts`, the records of all
-    batches were already counted. If not `is_read`, the log was unreadable, and no offsets are
-    reported as missing next to it. `damage_end` is the end of the offsets of corrupt batches at its
-    end, according to their headers.
+    Attributes
+    ----------
+    segment
+        The segment, which is read again if batch headers are not sufficient.
+    is_read
+        False if the log was unreadable. No offsets next to it are reported as missing.
+    damage_end
+        The offset after the corrupt batches at the end of the log, according to their headers.
+    has_counts
+        True if the records of all batches were already counted.
+    listed
+        The segment in the listing, if `segment` is a copy of it.
     """
 
     segment: SegmentFile
@@ -202,188 +233,214 @@ class SeenLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset after its batches, including corrupt ones."""
+        """The offset after the last batch, which may be corrupt."""
         return max(self.offsets.end_offset, self.damage_end or 0)
 
-    def look_for_marks(self, decompressor: Decompressor) -> bool:
-        """Return whether the log cleaner left marks; raises as `LogOffsets.look_for_marks`."""
+    def find_cleaner_marks(self, decompressor: Decompressor) -> bool:
+        """Return whether the log has marks of the log cleaner.
+
+        Raises `KafkaIndexError` if the log cannot be read.
+        """
         if not self.is_read or self.has_counts:
             return False
-        self.offsets.look_for_marks(self.segment, decompressor)
+        self.offsets.find_cleaner_marks(self.segment, decompressor)
         return self.offsets.marked_to > 0
 
 
-def see_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> SeenLog:
-    """Read the headers of a log, up to a size or the first byte that is not a batch.
+def scan_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> ScannedLog:
+    """Read the batch headers of a log, up to a size or the first invalid header.
 
-    Raises `KafkaIndexError` if it cannot be read.
+    Raises `KafkaIndexError` if the log cannot be read.
     """
     offsets = LogOffsets(segment.base_offset, cleaned_to)
     for batches in LogFileSource.of_segment(segment, verify_crc=False, recovers=False).chunks():
-        ends = batches.position_bytes + batches.size_bytes
-        end = (
-            batches.rows if size_bytes is None else int(np.searchsorted(ends, size_bytes, "right"))
-        )
-        offsets.observe(batches.slice(0, end))
-        if end < batches.rows:
+        rows = batches.rows
+        if size_bytes is not None:
+            ends = batches.position_bytes + batches.size_bytes
+            rows = int(np.searchsorted(ends, size_bytes, "right"))
+        offsets.observe(batches.slice(0, rows))
+        if rows < batches.rows:
             break
-    return SeenLog(segment, offsets)
+    return ScannedLog(segment, offsets)
 
 
 @dataclass(slots=True)
 class MissingOffsets:
     """The missing offsets of a partition.
 
-    `cleaning` includes marks in the logs. `ranges` are in offset order; those explained by
-    compaction are included only if they are separate. `unnamed` counts further ranges by log, if
-    there are too many. `lost_bases` are base offsets of missing logs that had offsets after the log
-    start.
+    Attributes
+    ----------
+    cleaning
+        Compaction according to checkpoints, topic settings and marks in the logs.
+    ranges
+        Missing ranges in offset order. A range that compaction explains is included if its offsets
+        are not part of another range.
+    omitted_counts
+        Number of ranges that `ranges` omits, keyed by the index of their log.
+    lost_bases
+        Base offsets of missing logs that had offsets after the log start offset.
     """
 
     cleaning: Cleaning
     ranges: list[MissingRange] = field(default_factory=list)
-    unnamed: dict[int, int] = field(default_factory=dict)
+    omitted_counts: dict[int, int] = field(default_factory=dict)
     lost_bases: set[int] = field(default_factory=set)
 
     @property
     def unexplained(self) -> list[MissingRange]:
-        return [each for each in self.ranges if each.cause is not Cause.COMPACTED]
+        return [missing for missing in self.ranges if missing.cause is not Cause.COMPACTED]
 
 
 def missing_offsets(
-    logs: Sequence[SeenLog],
-    known: KnownOffsets,
+    logs: Sequence[ScannedLog],
+    known: CheckpointOffsets,
     decompressor: Decompressor,
     lost_ends: Mapping[int, int],
     later: Sequence[SegmentFile] = (),
 ) -> MissingOffsets:
     """Return the missing offsets of a partition, with their causes.
 
-    `logs` are all logs of the partition by base offset, or the parts that were read; cleaner marks
-    in `later` segments are considered too. `lost_ends` has missing logs whose index files remain,
-    by base offset, with the offset after the last known one; compaction does not explain these.
-    Raises `KafkaIndexError` if a log must be read again and cannot be.
+    Parameters
+    ----------
+    logs
+        All logs of the partition by base offset, or the ranges of batches that were read.
+    known
+        Offsets according to checkpoints.
+    lost_ends
+        Missing logs whose index files remain: the base offset, and the offset after the last
+        indexed offset. Compaction does not explain the missing offsets of these logs.
+    later
+        Segments after `logs`, which are searched for marks of the log cleaner.
+
+    Raises `KafkaIndexError` if a log cannot be read again.
     """
     start_offset = known.start_offset
     for log in logs:
         if log.is_read:
-            log.offsets.settle(log.segment, decompressor)
-    found = list(_within(logs, start_offset))
-    cleaning = known.cleaning.with_marks(max((each.offsets.marked_to for each in logs), default=0))
-    open_at = [each.log for each in found if each.end_offset > (cleaning.cleaned_to or 0)]
-    unseen = (SeenLog(each, LogOffsets.unseen(each)) for each in later)
-    for log in reversed([*logs[open_at[0] :], *unseen] if open_at else ()):
-        if log.look_for_marks(decompressor):
-            cleaning = cleaning.with_marks(log.offsets.marked_to)
-            found = list(_within(logs, start_offset))
-            break
+            log.offsets.resolve_messages(log.segment, decompressor)
+    ranges = list(_ranges_between_batches(logs, start_offset))
+    cleaning = known.cleaning.extended_to(max((log.offsets.marked_to for log in logs), default=0))
+    first_log = next(
+        (missing.log for missing in ranges if missing.end_offset > (cleaning.cleaned_to or 0)), None
+    )
+    if first_log is not None:
+        unread = [ScannedLog(segment, LogOffsets.of_unread(segment)) for segment in later]
+        for log in reversed([*logs[first_log:], *unread]):
+            if log.find_cleaner_marks(decompressor):
+                cleaning = cleaning.extended_to(log.offsets.marked_to)
+                ranges = list(_ranges_between_batches(logs, start_offset))
+                break
     result = MissingOffsets(cleaning)
-    lost = _lost_ranges(logs, lost_ends, start_offset or 0)
-    result.lost_bases = set(lost)
-    lost |= _lost_log_ends(logs, found, cleaning)
-    classified = [
-        *_head(
-            logs, start_offset, min(result.lost_bases, default=None), is_exact=known.is_start_exact
-        )
-    ]
-    for each in found:
-        classified += _with_causes(each, cleaning)
-    for each in classified:
-        for part in _split(each, lost):
-            before = result.ranges[-1] if result.ranges else None
-            if before is not None and before.is_continued_by(part):
-                result.ranges[-1] = replace(before, end_offset=part.end_offset)
+    losses = _losses_of_logs(logs, lost_ends, start_offset or 0)
+    result.lost_bases = set(losses)
+    losses |= _losses_of_log_ends(logs, ranges, cleaning)
+    lost_base = min(result.lost_bases, default=None)
+    classified = [*_head_range(logs, start_offset, lost_base, is_exact=known.is_start_exact)]
+    for missing in ranges:
+        classified += _classify(missing, cleaning)
+    for missing in classified:
+        for separate in _split_at_losses(missing, losses):
+            previous = result.ranges[-1] if result.ranges else None
+            if previous is not None and previous.is_continued_by(separate):
+                result.ranges[-1] = replace(previous, end_offset=separate.end_offset)
             else:
-                result.ranges.append(part)
-    result.ranges += _tail(logs, known.end_offset, cleaning, lost)
+                result.ranges.append(separate)
+    result.ranges += _tail_ranges(logs, known.end_offset, cleaning, losses)
     for number, log in enumerate(logs):
-        more = log.offsets.hole_count - len(log.offsets.holes)
+        omitted = log.offsets.gap_count - len(log.offsets.gaps)
         is_cleaned = log.offsets.end_offset <= (cleaning.cleaned_to or 0)
-        if log.is_read and more and not is_cleaned:
-            result.unnamed[number] = more
+        if log.is_read and omitted and not is_cleaned:
+            result.omitted_counts[number] = omitted
     return result
 
 
-def _within(logs: Sequence[SeenLog], start_offset: int | None) -> Iterator[MissingRange]:
+def _ranges_between_batches(
+    logs: Sequence[ScannedLog], start_offset: int | None
+) -> Iterator[MissingRange]:
     """Yield missing ranges between the first base offset and the end of the last log."""
     start = start_offset or 0
-    end: int | None = None
+    previous_end: int | None = None
     for number, log in enumerate(logs):
         if not log.is_read:
-            end = None
+            previous_end = None
             continue
-        offsets = log.offsets
-        holes = [(each.first_offset, each.end_offset, each) for each in offsets.holes]
-        position, fault = 0, None
-        if end is not None and end < offsets.base_offset:
-            until = offsets.base_offset
-            if holes and holes[0][0] == until:
-                # The range that is missing between the logs continues in this one.
-                _, until, hole = holes.pop(0)
-                position, fault = hole.position_bytes, hole.fault
-            if until > start:
-                yield MissingRange(max(end, start), until, number, position, why=fault or "")
-        for first, until, hole in holes:
-            if until > start:
-                first_offset = max(first, start)
-                why = hole.fault or ""
-                yield MissingRange(first_offset, until, number, hole.position_bytes, why=why)
-        end = max(log.end_offset, end or 0)
+        base_offset, gaps = log.offsets.base_offset, list(log.offsets.gaps)
+        if previous_end is not None and previous_end < base_offset:
+            gap = Gap(previous_end, base_offset, 0, None)
+            if gaps and gaps[0].first_offset == base_offset:
+                # The offsets before the first batch of this log are missing too.
+                gap = gaps.pop(0)._replace(first_offset=previous_end)
+            gaps.insert(0, gap)
+        for gap in gaps:
+            if gap.end_offset > start:
+                yield MissingRange(
+                    max(gap.first_offset, start),
+                    gap.end_offset,
+                    number,
+                    gap.position_bytes,
+                    why=gap.error or "",
+                )
+        previous_end = max(log.end_offset, previous_end or 0)
 
 
-def _with_causes(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
+def _classify(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
     """Split a range at the cleaned offset, and set the causes of both parts."""
     limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
     if missing.first_offset < limit:
-        why = f"the cleaner has processed all offsets below {cleaning.cleaned_to}"
+        why = f"the log cleaner has processed all offsets below {cleaning.cleaned_to}"
         yield replace(missing, end_offset=limit, cause=Cause.COMPACTED, why=why)
     if limit == missing.end_offset:
         return
     is_lost = cleaning.is_compacted is False and not missing.why
     cause = Cause.LOST if is_lost else Cause.UNKNOWN
-    why = f"the messages there cannot be read: {missing.why}" if missing.why else cleaning.why()
+    why = cleaning.unexplained_reason()
+    if missing.why:
+        why = f"the batch after the missing offsets cannot be read: {missing.why}"
     yield replace(missing, first_offset=limit, cause=cause, why=why)
 
 
-def _lost_log_ends(
-    logs: Sequence[SeenLog], missing_ranges: Iterable[MissingRange], cleaning: Cleaning
-) -> dict[int, _Lost]:
-    """Return the end of each log whose index files reach further, and the next base offset."""
-    ends = {}
-    for each in missing_ranges if cleaning.is_compacted is not False else ():
-        before, log = logs[each.log - 1], logs[each.log]
-        first, end = before.end_offset, log.offsets.base_offset
-        is_between = each.log > 0 and each.first_offset < end
-        if not is_between or before.segment.base_offset == log.segment.base_offset:
-            continue
-        if has_entries_beyond(before.listed or before.segment, first, end):
-            ends[first] = _Lost(end, BY_LATER_ENTRIES)
-    return ends
-
-
-class _Lost(NamedTuple):
+class _Loss(NamedTuple):
     """The end of a range of offsets that are certainly lost, and the reason."""
 
     end_offset: int
     why: str
 
 
-def _lost_ranges(logs: Sequence[SeenLog], ends: Mapping[int, int], start: int) -> dict[int, _Lost]:
-    bases = [each.offsets.base_offset for each in logs]
-    found = {}
-    for base, end in sorted(ends.items()):
-        after = bisect(bases, base)
-        until = bases[after] if after < len(bases) else end
-        is_within = after > 0 and base < logs[after - 1].end_offset
-        if until > start and not is_within:
-            found[base] = _Lost(until, BY_INDEXES)
-    return found
+def _losses_of_log_ends(
+    logs: Sequence[ScannedLog], missing_ranges: Iterable[MissingRange], cleaning: Cleaning
+) -> dict[int, _Loss]:
+    """Return the offsets at the ends of logs that only their index files contain."""
+    losses = {}
+    for missing in missing_ranges if cleaning.is_compacted is not False else ():
+        previous, log = logs[missing.log - 1], logs[missing.log]
+        first, end = previous.end_offset, log.offsets.base_offset
+        is_between = missing.log > 0 and missing.first_offset < end
+        if not is_between or previous.segment.base_offset == log.segment.base_offset:
+            continue
+        if has_entries_beyond(previous.listed or previous.segment, first, end):
+            losses[first] = _Loss(end, BY_LATER_ENTRIES)
+    return losses
 
 
-def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[MissingRange]:
+def _losses_of_logs(
+    logs: Sequence[ScannedLog], lost_ends: Mapping[int, int], start_offset: int
+) -> dict[int, _Loss]:
+    """Return the offsets of deleted logs, keyed by base offset."""
+    base_offsets = [log.offsets.base_offset for log in logs]
+    losses = {}
+    for lost_base, lost_end in sorted(lost_ends.items()):
+        following = bisect(base_offsets, lost_base)
+        end = base_offsets[following] if following < len(base_offsets) else lost_end
+        is_within = following > 0 and lost_base < logs[following - 1].end_offset
+        if end > start_offset and not is_within:
+            losses[lost_base] = _Loss(end, BY_INDEXES)
+    return losses
+
+
+def _split_at_losses(missing: MissingRange, losses: Mapping[int, _Loss]) -> Iterator[MissingRange]:
     """Split a missing range at the bounds of losses that index files prove."""
-    for base, (until, why) in sorted(lost.items()):
-        first, end = max(base, missing.first_offset), min(until, missing.end_offset)
+    for lost_base, (lost_end, why) in sorted(losses.items()):
+        first, end = max(lost_base, missing.first_offset), min(lost_end, missing.end_offset)
         if missing.cause is Cause.LOST or first >= end:
             continue
         if missing.first_offset < first:
@@ -395,8 +452,8 @@ def _split(missing: MissingRange, lost: Mapping[int, _Lost]) -> Iterator[Missing
     yield missing
 
 
-def _head(
-    logs: Sequence[SeenLog], start_offset: int | None, lost_base: int | None, *, is_exact: bool
+def _head_range(
+    logs: Sequence[ScannedLog], start_offset: int | None, lost_base: int | None, *, is_exact: bool
 ) -> Iterator[MissingRange]:
     """Yield the offsets between log start and first segment, which compaction never removes."""
     base_offset = logs[0].offsets.base_offset
@@ -407,30 +464,32 @@ def _head(
     if not is_exact or start_offset is None:
         cause = Cause.UNKNOWN
         why = "if retention deleted them after the checkpoint was written, nothing is lost"
-    yield MissingRange(start, base_offset, 0, 0, Place.HEAD, cause, why)
+    yield MissingRange(start, base_offset, 0, 0, GapLocation.HEAD, cause, why)
 
 
-def _tail(
-    logs: Sequence[SeenLog],
-    known_end: int | None,
+def _tail_ranges(
+    logs: Sequence[ScannedLog],
+    checkpoint_end: int | None,
     cleaning: Cleaning,
-    lost: Mapping[int, _Lost],
+    losses: Mapping[int, _Loss],
 ) -> Iterator[MissingRange]:
     """Yield the offsets after the last batch that checkpoints or index files show."""
-    last = logs[-1]
-    end = last.end_offset
-    if known_end is None or not last.is_read:
+    last_log = logs[-1]
+    end = last_log.end_offset
+    if checkpoint_end is None or not last_log.is_read:
         return
-    number, position = len(logs) - 1, last.offsets.end_bytes
-    after = {base: one.end_offset for base, one in lost.items() if base >= end}
-    if after:
+    tail = MissingRange(
+        end, checkpoint_end, len(logs) - 1, last_log.offsets.end_bytes, GapLocation.TAIL
+    )
+    later_ends = {base: loss.end_offset for base, loss in losses.items() if base >= end}
+    if later_ends:
         # The last log was not the active segment, so its end may have been cleaned.
-        first = min(after)
+        first = min(later_ends)
         if end < first:
-            yield from _with_causes(
-                MissingRange(end, first, number, position, Place.TAIL), cleaning
-            )
-        until = max(known_end, *after.values())
-        yield MissingRange(first, until, number, position, Place.TAIL, Cause.LOST, BY_INDEXES)
-    elif known_end > end:
-        yield MissingRange(end, known_end, number, position, Place.TAIL, Cause.LOST, BY_CHECKPOINTS)
+            yield from _classify(replace(tail, end_offset=first), cleaning)
+        lost_end = max(checkpoint_end, *later_ends.values())
+        yield replace(
+            tail, first_offset=first, end_offset=lost_end, cause=Cause.LOST, why=BY_INDEXES
+        )
+    elif checkpoint_end > end:
+        yield replace(tail, cause=Cause.LOST, why=BY_CHECKPOINTS)

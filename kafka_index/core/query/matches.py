@@ -23,7 +23,7 @@ from kafka_index.core.job.engine import (
     Listener,
     Workers,
 )
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
@@ -52,7 +52,7 @@ class SplitMatches:
     errors: tuple[KafkaIndexError, ...] = ()
     errors_left_out: int = 0
     rest: RecordSplit | None = None
-    seen: tuple[SeenLog, ...] = ()
+    seen: tuple[ScannedLog, ...] = ()
     unmatched_errors: Mapping[str, int] = field(default_factory=dict)
 
 

@@ -20,9 +20,9 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.job.result import MAX_GAPS, OffsetGap
 from kafka_index.core.job.result import MissingOffsets as Missing
 from kafka_index.core.log.missing_offsets import (
-    KnownOffsets,
+    CheckpointOffsets,
     MissingOffsets,
-    SeenLog,
+    ScannedLog,
     missing_offsets,
 )
 from kafka_index.core.log.read.partition_files import PartitionFiles
@@ -69,7 +69,7 @@ class GapFinder:
             return self.given
         return find_cluster(None, self.data_directories, self.max_decompressed_bytes)
 
-    def find(self, read: ReadPartition, seen: Sequence[SeenLog]) -> Missing:
+    def find(self, read: ReadPartition, seen: Sequence[ScannedLog]) -> Missing:
         """Return the missing offsets in the requested range.
 
         `seen` are the ranges of logs that were read, in order. Raises `KafkaIndexError` if a file
@@ -80,7 +80,7 @@ class GapFinder:
             return Missing()
         lost_ends = self._lost_ends(read.files)
         found = self._missing(read, logs, lost_ends, FoundCluster(), ())
-        if not found.unexplained and not found.unnamed:
+        if not found.unexplained and not found.omitted_counts:
             return Missing()
         found = self._missing(read, logs, lost_ends, self._cluster, _later(read, logs))
         return _clipped(read, logs, found)
@@ -88,7 +88,7 @@ class GapFinder:
     def _missing(
         self,
         read: ReadPartition,
-        logs: Sequence[SeenLog],
+        logs: Sequence[ScannedLog],
         lost_ends: dict[int, int],
         cluster: FoundCluster,
         later: Sequence[SegmentFile],
@@ -99,7 +99,7 @@ class GapFinder:
         is_known = image is not None and image.topic_named(partition.topic) is not None
         if image is not None and is_known:
             policy = image.cleanup_policy(partition.topic, {}, cluster.node_id)
-        known = KnownOffsets.of(root, partition, policy, is_topic_known=is_known)
+        known = CheckpointOffsets.read(root, partition, policy, is_topic_known=is_known)
         if read.files.is_tiered or (image is not None and image.is_tiered(partition.topic)):
             known = replace(known, start_offset=None)
         elif not is_known:
@@ -125,10 +125,10 @@ class MissingInRead:
     def __init__(self, partitions: Iterable[ReadPartition], finder: GapFinder | None) -> None:
         self._partitions = tuple(partitions)
         self._finder = finder
-        self._seen: dict[TopicPartition, list[SeenLog]] = defaultdict(list)
+        self._seen: dict[TopicPartition, list[ScannedLog]] = defaultdict(list)
         self._reached: tuple[TopicPartition, int] | None = None
 
-    def add(self, seen: Sequence[SeenLog], records: Sequence[pa.RecordBatch]) -> None:
+    def add(self, seen: Sequence[ScannedLog], records: Sequence[pa.RecordBatch]) -> None:
         for log in seen:
             self._seen[log.segment.topic_partition].append(log)
         if seen and records:
@@ -153,7 +153,7 @@ class MissingInRead:
         return replace(read, end_offset=self._reached[1] + 1, goes_on=True)
 
 
-def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
+def _with_ends(read: ReadPartition, seen: Iterable[ScannedLog]) -> list[ScannedLog]:
     """Return the parts that were read, empty logs between them, and the end of the range."""
     first, end = read.first_offset or 0, read.end_offset
     empty = [
@@ -175,11 +175,11 @@ def _with_ends(read: ReadPartition, seen: Iterable[SeenLog]) -> list[SeenLog]:
     return logs
 
 
-def _nothing_from(segment: SegmentFile, offset: int) -> SeenLog:
-    return SeenLog(segment, LogOffsets(offset), has_counts=True)
+def _nothing_from(segment: SegmentFile, offset: int) -> ScannedLog:
+    return ScannedLog(segment, LogOffsets(offset), has_counts=True)
 
 
-def _later(read: ReadPartition, logs: Sequence[SeenLog]) -> list[SegmentFile]:
+def _later(read: ReadPartition, logs: Sequence[ScannedLog]) -> list[SegmentFile]:
     """Return the segments with batches after the parts that were read."""
     last = max(log.segment.base_offset for log in logs)
     read_bytes = max(log.offsets.end_bytes for log in logs if log.segment.base_offset == last)
@@ -191,7 +191,7 @@ def _later(read: ReadPartition, logs: Sequence[SeenLog]) -> list[SegmentFile]:
     ]
 
 
-def _clipped(read: ReadPartition, logs: Sequence[SeenLog], missing: MissingOffsets) -> Missing:
+def _clipped(read: ReadPartition, logs: Sequence[ScannedLog], missing: MissingOffsets) -> Missing:
     """Restrict missing offsets to the requested range."""
     partition = TopicPartition(read.files.topic, read.files.partition)
     least = read.first_offset or 0
@@ -203,5 +203,5 @@ def _clipped(read: ReadPartition, logs: Sequence[SeenLog], missing: MissingOffse
             clipped = replace(each, first_offset=first, end_offset=end)
             gaps[first, end] = clipped.as_gap(partition, logs[each.log].segment.log_path)
     ranges = tuple(gaps.values())
-    more = sum(missing.unnamed.values()) + max(len(ranges) - MAX_GAPS, 0)
+    more = sum(missing.omitted_counts.values()) + max(len(ranges) - MAX_GAPS, 0)
     return Missing(ranges[:MAX_GAPS], more)

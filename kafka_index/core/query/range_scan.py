@@ -18,7 +18,7 @@ from kafka_index.core.fs.local_store import MappedFile
 from kafka_index.core.fs.reading import WindowWalk
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.kernels.scan import SCAN_BAD_CRC, SCAN_END, SCAN_NEED_BYTES, SCAN_ROWS_FULL
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.log.scan.file_records import check_unchanged, open_log
 from kafka_index.core.log.scan.log_offsets import LogOffsets
@@ -78,7 +78,7 @@ class RangeScan:
         self.least_offset = part.least_offset
         offsets = LogOffsets(max(part.start_offset, part.least_offset))
         # The offsets after the last batch are known only after the scan.
-        self.seen = SeenLog(
+        self.seen = ScannedLog(
             part.segment, offsets, damage_end=INT64_MAX, has_counts=not headers_only
         )
         self._part = part
@@ -159,7 +159,7 @@ class RangeScan:
         if self._decompressor is None:
             offsets.observe(batches)
         else:
-            offsets.observe_exactly(window, start, batches, self._decompressor)
+            offsets.observe_records(window, start, batches, self._decompressor)
 
     def _damage(self, stop: ScanStop) -> CorruptLogError:
         self._is_after_damage = True

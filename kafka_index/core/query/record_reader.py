@@ -15,7 +15,7 @@ import pyarrow as pa
 from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.scan.segment_scan import batch_rows
 from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import RangeScan
@@ -101,7 +101,7 @@ class RecordReader:
     ) -> None:
         self.bytes_read = 0
         self.last_header: bytes | None = None
-        self.seen: list[SeenLog] = []
+        self.seen: list[ScannedLog] = []
         self.decode_errors: Counter[str] = Counter()
         self.unmatched_errors = UnmatchedErrors()
         self.ranges = self._reached = split.ranges

@@ -25,7 +25,7 @@ from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.choices import UpperBound
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.listing import Listing
@@ -75,7 +75,7 @@ def read_plan(
 
     unread = {read.partition: read for read in plan.partitions}
     for partition, splits in groupby(plan.splits, attrgetter("topic_partition")):
-        seen: list[SeenLog] = []
+        seen: list[ScannedLog] = []
         for split in splits:
             reader = RecordReader(split, plan.settings, on_left_out=left_out)
             yield from reader
@@ -91,7 +91,7 @@ def read_plan(
 def _find_gaps(
     plan: ReadPlan,
     read: ReadPartition,
-    seen: Sequence[SeenLog],
+    seen: Sequence[ScannedLog],
     on_left_out: Callable[[CorruptLogError], None],
     on_missing: Callable[[MissingOffsets], None] | None,
 ) -> Iterator[pa.RecordBatch]:

@@ -41,7 +41,7 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.inputs import reading_inputs
 from kafka_index.core.fs.registry import opening_error, scan_directory
 from kafka_index.core.log.append.settings import log_settings_of
-from kafka_index.core.log.missing_offsets import KnownOffsets
+from kafka_index.core.log.missing_offsets import CheckpointOffsets
 from kafka_index.core.log.state.partition_state import ProducerExpiration
 from kafka_index.core.logdir.data_directory import DataDirectory, FaultEffect, reject_locked
 from kafka_index.core.logdir.metadata_files import read_topic_id
@@ -468,7 +468,9 @@ class _Startup:
             )
         policy = conditions.cleanup_policy(partition.topic, node_id)
         is_topic_known = policy is not None or conditions.has_topic(partition.topic)
-        known_offsets = KnownOffsets.of(directory, partition, policy, is_topic_known=is_topic_known)
+        known_offsets = CheckpointOffsets.read(
+            directory, partition, policy, is_topic_known=is_topic_known
+        )
         losses = conditions.known_losses.get(partition, ())
         predicted = predict_loaded(predicted, loaded, loading, known_offsets, losses)
         if stray_reason is not None:

@@ -29,12 +29,12 @@ from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.index.transaction_index import AbortedTxns, compare_aborted_txns, next_starts
 from kafka_index.core.log.missing_offsets import (
     Cause,
-    KnownOffsets,
+    CheckpointOffsets,
     MissingOffsets,
     MissingRange,
-    SeenLog,
+    ScannedLog,
     missing_offsets,
-    see_log,
+    scan_log,
 )
 from kafka_index.core.log.retention import count_beyond_size, count_beyond_time
 from kafka_index.core.log.scan.entry_check import (
@@ -86,7 +86,7 @@ def predict_loaded(
     predicted: PartitionPrediction,
     loaded: LoadedPartition,
     loading: Loading,
-    known_offsets: KnownOffsets,
+    known_offsets: CheckpointOffsets,
     known_losses: OffsetRanges = (),
 ) -> PartitionPrediction:
     """Return the prediction for a loaded partition.
@@ -108,7 +108,7 @@ def predict_loaded(
             log_sizes_bytes[segment.path] = max(log_sizes_bytes.get(segment.path, 0), end_bytes)
     cleaned_to = known_offsets.cleaning.cleaned_to or 0
     logs = [
-        see_log(segment.log, cleaned_to, log_sizes_bytes[segment.log.log_path])
+        scan_log(segment.log, cleaned_to, log_sizes_bytes[segment.log.log_path])
         for segment in files.segments
         if segment.log.log_path in log_sizes_bytes
     ]
@@ -151,8 +151,8 @@ def predict_loaded(
 
 
 def _find_missing_offsets(
-    logs: Sequence[SeenLog],
-    known_offsets: KnownOffsets,
+    logs: Sequence[ScannedLog],
+    known_offsets: CheckpointOffsets,
     end_before: int,
     lost_ends: Mapping[int, int],
 ) -> MissingOffsets:
@@ -169,7 +169,7 @@ def _find_missing_offsets(
     )
 
 
-def _unreadable_reason(logs: Sequence[SeenLog], log_start_offset: int) -> str | None:
+def _unreadable_reason(logs: Sequence[ScannedLog], log_start_offset: int) -> str | None:
     """Return why a broker cannot find offsets of a log, which it searches in the next segment."""
     for log, next_log in pairwise(logs):
         first_offset = max(next_log.segment.base_offset, log_start_offset)
@@ -189,8 +189,8 @@ def _gap_notes(
             f"gap: offsets {missing_range.first_offset} to {missing_range.last_offset} are "
             f"missing, and brokers do not report this gap: {missing_range.why}"
         )
-    if missing_ranges.unnamed:
-        yield f"gap: offsets are missing in {sum(missing_ranges.unnamed.values())} more ranges"
+    if missing_ranges.omitted_counts:
+        yield f"gap: offsets are missing in {sum(missing_ranges.omitted_counts.values())} more ranges"
 
 
 def _end_notes(loaded: LoadedPartition, lost_records: LostRecords) -> Iterable[str]:

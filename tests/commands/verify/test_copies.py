@@ -182,7 +182,7 @@ def test_missing_records_inside_batches_of_a_copy_are_counted(
 ) -> None:
     whole = [packed_batch(at, [(0, T), (1, T), (2, T)]) for at in (0, 3, 6)]
     thinned = packed_batch(3, [(1, T)], last_offset_delta=2)
-    cleaning = Cleaning.of("orders", None, policy, is_topic_known=policy is not None)
+    cleaning = Cleaning.from_policy("orders", None, policy, is_topic_known=policy is not None)
     copies = [
         CopySegments(write(tmp_path / name, {0: batches}), cleaning)
         for name, batches in (("ours", whole), ("theirs", [whole[0], thinned, whole[2]]))

@@ -72,7 +72,7 @@ from kafka_index.core.kernels.scan import (
     SCAN_TORN_HEADER,
 )
 from kafka_index.core.log.append.settings import LogSettings, TimestampType
-from kafka_index.core.log.scan.scanner import HeldBytes, Scanner
+from kafka_index.core.log.scan.scanner import InMemoryLog, Scanner
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.records.record_decoder import BatchDamage, decode_entry, has_null_key
@@ -124,7 +124,7 @@ class IncomingBatches:
                 yield cls(data, BatchColumns(*(column.copy() for column in batches)))
         if code == SCAN_END or (not verify_crc and code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH)):
             return
-        stop = scanner.stop(code, HeldBytes(data))
+        stop = scanner.stop(code, InMemoryLog(data))
         kind = InputError if stop.refused else CorruptLogError
         raise stop.error(kind, consequence="cannot append: ")
 

@@ -48,7 +48,7 @@ from kafka_index.core.kernels.headers import (
     HEADER_PRODUCER_EPOCH,
 )
 from kafka_index.core.log.filter.selection import KeyMatcher, Selection, SelectionError, matcher_of
-from kafka_index.core.log.missing_offsets import SeenLog
+from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.transactions import AbortedTransactions
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.scanner import BatchOrder
@@ -121,7 +121,7 @@ class PartitionMatch:
     end_offset: int
     losing: frozenset[int] = frozenset()
     note: str | None = None
-    seen: tuple[SeenLog, ...] = ()
+    seen: tuple[ScannedLog, ...] = ()
     by_key: Mapping[int, int] = field(default_factory=dict)
 
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
@@ -159,18 +159,18 @@ def match_partition(
     aborted: list[NDArray[np.void]] = []
     notes: list[str] = []
     losing: set[int] = set()
-    seen: list[SeenLog] = []
+    seen: list[ScannedLog] = []
     budget = shared_budget(max_decompressed_bytes)
     records = dropped_records = 0
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
         offsets = LogOffsets(segment.base_offset)
-        seen.append(SeenLog(segment, offsets, has_counts=True))
+        seen.append(ScannedLog(segment, offsets, has_counts=True))
         # An empty segment extends the end of the log too.
         end_offset = max(end_offset, segment.base_offset)
         for source in verified_windows(segment, notes):
-            offsets.observe_exactly(source.window, source.position_bytes, source.batches, budget)
+            offsets.observe_records(source.window, source.position_bytes, source.batches, budget)
             _, stop = table.follow(source.batches)
             if stop is not None:
                 raise stop.error(CorruptLogError, segment.log_path)

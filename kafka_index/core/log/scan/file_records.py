@@ -23,7 +23,7 @@ from kafka_index.core.kernels import batch_header, batch_seek
 from kafka_index.core.kernels.scan import SCAN_END, SCAN_OFFSET_OVERFLOW, SCAN_ROWS_FULL
 from kafka_index.core.log.scan.scanner import (
     BatchOrder,
-    HeldBytes,
+    InMemoryLog,
     Scanner,
     entry_length,
     last_offset_of,
@@ -161,7 +161,7 @@ class LogBatches:
         resumes = {SCAN_ROWS_FULL}
         if self._any_offset and not ascends:
             resumes.add(SCAN_OFFSET_OVERFLOW)
-        ahead = HeldBytes(log) if ascends else None
+        ahead = InMemoryLog(log) if ascends else None
         code = SCAN_ROWS_FULL
         while code in resumes:
             if code == SCAN_OFFSET_OVERFLOW:
@@ -171,7 +171,7 @@ class LogBatches:
             code = scanner.scan(log, 0, len(log), ahead)
             yield from scanner.drain()
         if code != SCAN_END:
-            self.stop = scanner.stop(code, HeldBytes(log))
+            self.stop = scanner.stop(code, InMemoryLog(log))
 
 
 def scan_to_end(
@@ -227,10 +227,10 @@ def next_offset(
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
     """Return why a scan stops at a batch, None if it does not."""
     scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
-    code = scanner.scan(log, 0, len(log), HeldBytes(log))
+    code = scanner.scan(log, 0, len(log), InMemoryLog(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
         return None
-    return scanner.stop(code, HeldBytes(log))
+    return scanner.stop(code, InMemoryLog(log))
 
 
 def search_for_offsets(

@@ -25,22 +25,35 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_sections import Decompressor, first_offset, open_records
 
-_MAX_HOLES = 100
+_MAX_GAPS = 100
 
 
-class Hole(NamedTuple):
-    """Offsets that no batch contains, between two batches of a log; `end_offset` is exclusive.
+class Gap(NamedTuple):
+    """Offsets that no batch contains, between two batches of a log.
 
-    `before_bytes` is the position of the batch before the gap, None at the start of the log. If
-    there is a fault, the batch after the gap may contain some of the offsets: its messages cannot
-    be read.
+    Attributes
+    ----------
+    first_offset, end_offset
+        The missing offsets; the end is exclusive.
+    position_bytes
+        Position of the batch after the gap.
+    error
+        Error of the batch after the gap, None if it was read. An unreadable batch may contain some
+        of the offsets.
     """
 
     first_offset: int
     end_offset: int
     position_bytes: int
-    before_bytes: int | None = None
-    fault: str | None = None
+    error: str | None
+
+
+class Overlap(NamedTuple):
+    """A batch that starts before the previous batch ends, at `expected_offset`."""
+
+    base_offset: int
+    expected_offset: int
+    position_bytes: int
 
 
 class LogOffsets:
@@ -48,19 +61,22 @@ class LogOffsets:
 
     Attributes
     ----------
-    cleaned_to
-        The log cleaner removed missing offsets below it.
-    first_offset, end_offset, end_bytes
-        First offset (None if there is no batch); offset and position after the last batch.
-    holes, hole_count
-        First gaps that marks in this log do not explain, and their number.
+    first_offset
+        First offset, None if there is no batch.
+    end_offset, end_bytes
+        Offset and position after the last batch.
+    gaps
+        The first gaps that marks of the log cleaner in this log do not explain.
+    gap_count
+        Number of gaps that such marks do not explain, including gaps missing in `gaps`.
     cleaned_count
         Number of gaps made by the log cleaner.
     marked_to
-        The log cleaner has processed all offsets below it, 0 for none: a batch there has fewer
-        records than offsets, or a delete horizon.
+        Base offset of the last batch with a mark of the log cleaner, 0 if there is none. A mark is
+        a delete horizon, or a record count below the number of offsets. The log cleaner has
+        processed all offsets below the batch.
     overlap
-        The first batch that starts before the previous one ends: its offset, and the expected one.
+        The first batch that overlaps with the previous batch.
     """
 
     def __init__(self, base_offset: int, cleaned_to: int = 0) -> None:
@@ -68,23 +84,22 @@ class LogOffsets:
         self.first_offset: int | None = None
         self.end_offset = base_offset
         self.end_bytes = 0
-        self.holes: list[Hole] = []
-        self.hole_count = 0
+        self.gaps: list[Gap] = []
+        self.gap_count = 0
         self.cleaned_count = 0
         self.marked_to = 0
-        self.overlap: Hole | None = None
+        self.overlap: Overlap | None = None
         self._cleaned_to = cleaned_to
-        #: The first batch that may contain offsets before its own, the offset expected there, and
-        #: the position of the previous batch.
-        self._suspect: tuple[int, int, int | None] | None = None
-        self._last_bytes: int | None = None
+        #: Position of the first compressed message that may contain missing offsets, and the offset
+        #: expected at this position.
+        self._unresolved: tuple[int, int] | None = None
 
     @classmethod
-    def unseen(cls, segment: SegmentFile) -> Self:
-        """Return the offsets of a log before `look_for_marks` reads it."""
-        found = cls(segment.base_offset)
-        found.end_bytes = segment.log_size_bytes
-        return found
+    def of_unread(cls, segment: SegmentFile) -> Self:
+        """Return the offsets of a log before `find_cleaner_marks` reads it."""
+        offsets = cls(segment.base_offset)
+        offsets.end_bytes = segment.log_size_bytes
+        return offsets
 
     def observe(self, batches: BatchColumns) -> None:
         """Process the headers of a chunk of batches."""
@@ -92,152 +107,149 @@ class LogOffsets:
             return
         base, last = batches.base_offset, batches.last_offset
         self._observe_marks(batches, has_delete_horizon(batches))
-        if self._suspect is None:
+        if self._unresolved is None:
             is_contiguous = int(base[0]) == self.end_offset and bool(
                 (base[1:] - last[:-1] == 1).all()
             )
             if not is_contiguous:
                 self._observe_breaks(batches)
-            if self.first_offset is None and self._suspect is None:
+            if self.first_offset is None and self._unresolved is None:
                 self.first_offset = int(base[0])
-        self._end_with(batches)
+        self._advance(batches)
 
     def observe_contiguous(self, batches: BatchColumns) -> None:
-        """Look at batches that continue the log without a gap, and without a mark of a cleaner."""
-        if self.first_offset is None and self._suspect is None:
+        """Process batches that continue the log without gaps or marks of the log cleaner."""
+        if self.first_offset is None and self._unresolved is None:
             self.first_offset = int(batches.base_offset[0])
-        self._end_with(batches)
+        self._advance(batches)
 
-    def settle(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Resolve cases that the headers of compressed messages leave open.
+    def resolve_messages(self, segment: SegmentFile, decompressor: Decompressor) -> None:
+        """Find gaps that depend on the first offsets of compressed v0 or v1 messages.
 
-        Reads the log again; raises `KafkaIndexError` if that fails.
+        Reads the log again from the first such message on. Raises `KafkaIndexError` if the log
+        cannot be read.
         """
-        if self._suspect is not None:
-            self._walk(segment, *self._suspect, decompressor)
+        if self._unresolved is not None:
+            self._read_again(segment, *self._unresolved, decompressor)
 
-    def look_for_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Count the records of each batch: fewer than offsets is a mark of the log cleaner.
+    def find_cleaner_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
+        """Read the log again with its records, to find batches with fewer records than offsets.
 
         Raises `KafkaIndexError` if the log cannot be read.
         """
-        self.holes, self.hole_count, self.cleaned_count = [], 0, 0
-        self._walk(segment, 0, self.base_offset, None, decompressor)
+        self.gaps, self.gap_count, self.cleaned_count = [], 0, 0
+        self._read_again(segment, 0, self.base_offset, decompressor)
 
-    def observe_exactly(
+    def observe_records(
         self, window: Bytes, start: int, batches: BatchColumns, decompressor: Decompressor
     ) -> None:
-        """Process a chunk of batches with their bytes in a window that starts at `start`."""
+        """Process a chunk of batches with their bytes, in a window at position `start`."""
         if not batches.rows:
             return
-        firsts, counts = batches.base_offset.copy(), batches.record_count.copy()
-        expected = self._expected(batches)
-        faults: dict[int, str] = {}
-        for row in np.flatnonzero(holds_messages(batches) & (firsts > expected)).tolist():
+        first_offsets, record_counts = batches.base_offset.copy(), batches.record_count.copy()
+        expected = self._expected_offsets(batches)
+        is_late_message = are_compressed_messages(batches) & (first_offsets > expected)
+        errors: dict[int, str] = {}
+        for row in np.flatnonzero(is_late_message).tolist():
             at = int(batches.position_bytes[row]) - start
             message = window[at : at + int(batches.size_bytes[row])]
             try:
                 with open_records(message, decompressor) as records:
-                    firsts[row] = min(records.first_offset, int(firsts[row]))
-                    counts[row] = records.section.record_count
+                    first_offsets[row] = min(records.first_offset, int(first_offsets[row]))
+                    record_counts[row] = records.section.record_count
             except (CorruptLogError, TooLargeError) as error:
-                faults[row] = str(error)
-        is_thinned = (counts >= 0) & (counts < batches.last_offset - firsts + 1)
-        self._observe_marks(batches, is_thinned | has_delete_horizon(batches))
-        self._add(batches, firsts, expected, faults)
+                errors[row] = str(error)
+        offset_counts = batches.last_offset - first_offsets + 1
+        lacks_records = (record_counts >= 0) & (record_counts < offset_counts)
+        self._observe_marks(batches, lacks_records | has_delete_horizon(batches))
+        self._add_gaps(batches, first_offsets, expected, errors)
         if self.first_offset is None:
-            self.first_offset = int(firsts[0])
-        self._end_with(batches)
+            self.first_offset = int(first_offsets[0])
+        self._advance(batches)
 
-    def _end_with(self, batches: BatchColumns) -> None:
+    def _advance(self, batches: BatchColumns) -> None:
         self.end_offset = int(batches.last_offset[-1]) + 1
         self.end_bytes = batches.end_bytes
-        self._last_bytes = int(batches.position_bytes[-1])
 
-    def _walk(
+    def _read_again(
         self,
         segment: SegmentFile,
-        position: int,
-        expected: int,
-        before_bytes: int | None,
+        start_bytes: int,
+        expected_offset: int,
         decompressor: Decompressor,
     ) -> None:
-        """Process the batches from a position on again, with their bytes."""
         end_bytes = self.end_bytes
-        self.end_offset, self._suspect = expected, None
-        self._last_bytes = before_bytes
+        self.end_offset, self._unresolved = expected_offset, None
         source = LogFileSource(
-            segment.log_path, verify_crc=False, listed=segment, start_bytes=position, recovers=False
+            segment.log_path,
+            verify_crc=False,
+            listed=segment,
+            start_bytes=start_bytes,
+            recovers=False,
         )
         for window, start, batches in source.windows():
             rows = int(np.searchsorted(batches.position_bytes, end_bytes))
-            self.observe_exactly(window, start, batches.slice(0, rows), decompressor)
+            self.observe_records(window, start, batches.slice(0, rows), decompressor)
             if rows < batches.rows:
                 break
 
-    def _expected(self, batches: BatchColumns) -> Longs:
+    def _expected_offsets(self, batches: BatchColumns) -> Longs:
         return np.concatenate(([self.end_offset], batches.last_offset[:-1] + 1))
 
-    def _before(self, batches: BatchColumns, row: int) -> int | None:
-        return int(batches.position_bytes[row - 1]) if row else self._last_bytes
-
     def _observe_breaks(self, batches: BatchColumns) -> None:
-        expected = self._expected(batches)
-        suspects = np.flatnonzero(holds_messages(batches) & (batches.base_offset > expected))
-        rows = batches.rows
-        if len(suspects):
-            rows = int(suspects[0])
-            self._suspect = (
-                int(batches.position_bytes[rows]),
-                int(expected[rows]),
-                self._before(batches, rows),
-            )
-            if rows and self.first_offset is None:
+        """Add the gaps and the overlap before the first message with an unknown first offset."""
+        expected = self._expected_offsets(batches)
+        is_late = batches.base_offset > expected
+        unresolved_rows = np.flatnonzero(are_compressed_messages(batches) & is_late)
+        end = batches.rows
+        if len(unresolved_rows):
+            end = int(unresolved_rows[0])
+            self._unresolved = int(batches.position_bytes[end]), int(expected[end])
+            if end and self.first_offset is None:
                 self.first_offset = int(batches.base_offset[0])
-        self._add(batches.slice(0, rows), batches.base_offset[:rows], expected[:rows], {})
+        self._add_gaps(batches.slice(0, end), batches.base_offset[:end], expected[:end], {})
 
     def _observe_marks(self, batches: BatchColumns, is_marked: NDArray[np.bool_]) -> None:
-        """Explain missing offsets before a batch that only the log cleaner can have written."""
+        """Drop gaps before a batch that only the log cleaner can have written."""
         rows = np.flatnonzero(is_marked)
         if not len(rows):
             return
         self.marked_to = max(self.marked_to, int(batches.base_offset[rows[-1]]))
         self._cleaned_to = max(self._cleaned_to, self.marked_to)
-        self.cleaned_count += self.hole_count
-        self.holes, self.hole_count = [], 0
+        self.cleaned_count += self.gap_count
+        self.gaps, self.gap_count = [], 0
 
-    def _add(
-        self, batches: BatchColumns, firsts: Longs, expected: Longs, faults: dict[int, str]
+    def _add_gaps(
+        self, batches: BatchColumns, first_offsets: Longs, expected: Longs, errors: dict[int, str]
     ) -> None:
-        """Record the batches that do not start where the previous one ends."""
-        is_late = firsts > expected
-        is_cleaned = is_late & (firsts <= self._cleaned_to)
+        """Add the gaps before batches, and the first overlap."""
+        is_late = first_offsets > expected
+        is_cleaned = is_late & (first_offsets <= self._cleaned_to)
         rows = np.flatnonzero(is_late & ~is_cleaned)
         self.cleaned_count += int(is_cleaned.sum())
-        self.hole_count += len(rows)
-        for row in rows[: _MAX_HOLES - len(self.holes)].tolist():
-            self.holes.append(
-                Hole(
+        self.gap_count += len(rows)
+        for row in rows[: _MAX_GAPS - len(self.gaps)].tolist():
+            self.gaps.append(
+                Gap(
                     int(expected[row]),
-                    int(firsts[row]),
+                    int(first_offsets[row]),
                     int(batches.position_bytes[row]),
-                    self._before(batches, row),
-                    faults.get(row),
+                    errors.get(row),
                 )
             )
-        early = np.flatnonzero(firsts < expected)
-        if len(early) and self.overlap is None:
-            row = int(early[0])
-            self.overlap = Hole(
-                int(firsts[row]), int(expected[row]), int(batches.position_bytes[row])
+        early_rows = np.flatnonzero(first_offsets < expected)
+        if len(early_rows) and self.overlap is None:
+            row = int(early_rows[0])
+            self.overlap = Overlap(
+                int(first_offsets[row]), int(expected[row]), int(batches.position_bytes[row])
             )
 
 
-def holds_messages(batches: BatchColumns) -> NDArray[np.bool_]:
+def are_compressed_messages(batches: BatchColumns) -> NDArray[np.bool_]:
     """Return which batches are compressed v0 or v1 messages."""
     is_message: NDArray[np.bool_] = batches.control_type == CONTROL_MESSAGE
-    is_packed: NDArray[np.bool_] = batches.attributes & COMPRESSION_MASK != 0
-    return is_message & is_packed
+    is_compressed: NDArray[np.bool_] = batches.attributes & COMPRESSION_MASK != 0
+    return is_message & is_compressed
 
 
 def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
@@ -248,7 +260,7 @@ def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
 
 
 class SegmentSpan(NamedTuple):
-    """A new segment: its base offset, and its byte range in the old one."""
+    """A new segment: its base offset, and its byte range in the old segment."""
 
     base_offset: int
     start_bytes: int
@@ -259,9 +271,9 @@ def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[Segm
     """Return the segments into which a broker splits a segment; empty if all offsets fit.
 
     An index entry stores an offset relative to the base offset in 31 bits. Brokers before 1.0
-    ignored this when they merged cleaned segments (KAFKA-6264). A broker that recovers such a
-    segment splits it; each new segment is named after its first batch. Source: ``LogLoader`` and
-    ``LocalLog.splitOverflowedSegment``.
+    ignored this limit when they merged cleaned segments (KAFKA-6264). A broker that recovers such a
+    segment splits the segment; the first offset of a new segment is its base offset. Source:
+    ``LogLoader`` and ``LocalLog.splitOverflowedSegment``.
 
     The last segment includes corrupt batches and all bytes after them. Raises `KafkaIndexError` if
     the log cannot be read.
@@ -272,17 +284,19 @@ def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[Segm
     for window, window_start, batches in source.windows():
         row = 0
         while row < batches.rows:
-            at = int(batches.position_bytes[row])
+            position = int(batches.position_bytes[row])
             if base < 0 or int(batches.last_offset[row]) > base + INT32_MAX:
                 if base >= 0:
-                    spans.append(SegmentSpan(base, start, at))
-                end = at - window_start + int(batches.size_bytes[row])
-                base, start = _first_offset(window[at - window_start : end], decompressor), at
+                    spans.append(SegmentSpan(base, start, position))
+                in_window = position - window_start
+                batch = window[in_window : in_window + int(batches.size_bytes[row])]
+                base, start = _first_offset(batch, decompressor), position
             row += 1
-            beyond = np.flatnonzero(batches.last_offset[row:] > base + INT32_MAX)
-            row = row + int(beyond[0]) if len(beyond) else batches.rows
-    is_far = base > segment.base_offset + INT32_MAX
-    return [*spans, SegmentSpan(base, start, source.log_size_bytes)] if spans or is_far else []
+            overflowing = np.flatnonzero(batches.last_offset[row:] > base + INT32_MAX)
+            row = row + int(overflowing[0]) if len(overflowing) else batches.rows
+    if not spans and base <= segment.base_offset + INT32_MAX:
+        return []
+    return [*spans, SegmentSpan(base, start, source.log_size_bytes)]
 
 
 def _first_offset(batch: Bytes, decompressor: Decompressor) -> int:

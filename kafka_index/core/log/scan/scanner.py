@@ -71,7 +71,7 @@ _BATCH_BITS = (
 )
 
 
-class HeldBytes:
+class InMemoryLog:
     """A log in memory, or its end from the position `start_bytes` on."""
 
     path: str | None = None
@@ -90,7 +90,7 @@ class HeldBytes:
 
 
 #: A log that is read by position; error messages quote its bytes only if it has a path.
-LogBytes: TypeAlias = ByteSource | HeldBytes | StreamWalk
+LogBytes: TypeAlias = ByteSource | InMemoryLog | StreamWalk
 
 
 class OffsetBounds(NamedTuple):

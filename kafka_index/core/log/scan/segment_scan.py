@@ -37,7 +37,7 @@ from kafka_index.core.kernels.scan import SCAN_BAD_LENGTH, SCAN_END, SCAN_NEED_B
 from kafka_index.core.log.scan.file_records import check_unchanged, open_log
 from kafka_index.core.log.scan.scanner import (
     BatchOrder,
-    HeldBytes,
+    InMemoryLog,
     Scanner,
     entry_length,
     only_zeros,
@@ -193,7 +193,7 @@ class ByteStreamSource:
         if code == SCAN_BAD_LENGTH:
             window = self._after_zeros(window, start)
         if code != SCAN_END:
-            self.stop = self._scanner.stop(code, HeldBytes(window, start))
+            self.stop = self._scanner.stop(code, InMemoryLog(window, start))
 
     def _after_zeros(self, window: Bytes, start: int) -> Bytes:
         """Read past zeros: zeros up to the end are preallocated, anything else is a corruption."""

@@ -30,10 +30,10 @@ from kafka_index.core.kernels.headers import (
 )
 from kafka_index.core.kernels.scan import SCAN_ROWS_FULL
 from kafka_index.core.log.scan.file_records import log_changed, open_log
-from kafka_index.core.log.scan.log_offsets import has_delete_horizon, holds_messages
+from kafka_index.core.log.scan.log_offsets import are_compressed_messages, has_delete_horizon
 from kafka_index.core.log.scan.scanner import (
     ALL_MAGICS,
-    HeldBytes,
+    InMemoryLog,
     OffsetBounds,
     Scanner,
     next_batch,
@@ -97,7 +97,7 @@ def find_intact_batches(
         scanner = Scanner(segment_base_offset, verify_crc=True, position_bytes=position)
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:
-            code = scanner.scan(log, 0, len(log), HeldBytes(log))
+            code = scanner.scan(log, 0, len(log), InMemoryLog(log))
             for batches in scanner.drain():
                 if (batches.control_type == CONTROL_MESSAGE).any():
                     magics = ALL_MAGICS
@@ -105,7 +105,7 @@ def find_intact_batches(
         position = int(scanner.position)
         if position < len(log):
             bounds = OffsetBounds(segment_base_offset, end_offset)
-            position = next_batch(HeldBytes(log), position, bounds, magics)
+            position = next_batch(InMemoryLog(log), position, bounds, magics)
     rows = np.concatenate(parts)
     rows = rows[(rows["last_offset"] >= rows["first_offset"]) & (rows["last_offset"] < end_offset)]
     rows = rows[rows["first_offset"] >= segment_base_offset]
@@ -151,7 +151,7 @@ def batches_behind(segment: SegmentFile, position_bytes: int) -> Iterator[Window
     """
     with closing(open_log(segment.log_path, segment)) as file:
         log = file.read_at(0, file.size_bytes)
-        held, bounds = HeldBytes(log), OffsetBounds(segment.base_offset, INT64_MAX)
+        held, bounds = InMemoryLog(log), OffsetBounds(segment.base_offset, INT64_MAX)
         position = next_batch(held, position_bytes, bounds)
         while position < len(log):
             scanner = Scanner(segment.base_offset, verify_crc=True, position_bytes=position)
@@ -191,7 +191,7 @@ def _first_offsets(
     """Return first offsets; decompress a message if the previous message does not determine it."""
     firsts = batches.base_offset.copy()
     before = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
-    for row in np.flatnonzero(holds_messages(batches) & (firsts != before + 1)).tolist():
+    for row in np.flatnonzero(are_compressed_messages(batches) & (firsts != before + 1)).tolist():
         at = int(batches.position_bytes[row])
         try:
             first = first_offset(log[at : at + int(batches.size_bytes[row])], decompressor)
