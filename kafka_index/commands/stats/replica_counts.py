@@ -370,7 +370,7 @@ class _Cleanable:
         is_read = batches.base_offset < self.end_offset
         if self.aborted is None:
             return is_read, np.zeros(batches.rows, np.bool_)
-        return is_read, self.aborted.hold(batches) & is_read
+        return is_read, self.aborted.mask(batches) & is_read
 
 
 class _SegmentCounter:

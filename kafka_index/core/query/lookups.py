@@ -37,7 +37,7 @@ from kafka_index.core.log.read.answers import (
     SpecialTimestamp,
 )
 from kafka_index.core.log.read.partition_files import PartitionFiles
-from kafka_index.core.log.read.partition_log import Expected, PartitionLog, ReadAhead
+from kafka_index.core.log.read.partition_log import PartitionLog, PlannedSearch, ReadAhead
 from kafka_index.core.log.read.segment_indexes import IndexFolder
 from kafka_index.core.log.read.segment_log import SegmentCache
 from kafka_index.core.query.choices import By
@@ -164,14 +164,14 @@ class Lookups(Closeable):
         """Return the prefetcher for the segments of the queries, None if all are local."""
         if not self.inventory.needs_requests or len(grouped) > _MAX_EXPECTED:
             return None
-        expected: list[Expected] = []
+        searches: list[PlannedSearch] = []
         for code, rows in grouped:
             log = self._log(code)
             if self.settings.by is By.OFFSET:
-                expected += log.expect_offsets(values[rows])
+                searches += log.plan_searches(values[rows])
             else:
-                expected += map(Expected, log.segments)
-        return ReadAhead(expected, self.settings.resolve).reach
+                searches += map(PlannedSearch, log.segments)
+        return ReadAhead(searches, self.settings.resolve).fetch_after
 
     def _answer_partition(self, code: int, keys: Longs) -> Answers:
         resolve = self.settings.resolve

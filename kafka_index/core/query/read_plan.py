@@ -266,7 +266,7 @@ def split_range(
         return
     aborted = offsets.aborted
     if aborted is not None:
-        aborted = aborted.within(first_offset, last_offset)
+        aborted = aborted.overlapping(first_offset, last_offset)
     strict = settings.on_damage is OnDamage.FAILFAST
     ranges = []
     if first_offset <= last_offset:
@@ -337,7 +337,7 @@ def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
         if strict:
             raise
         return segment.file.log_size_bytes
-    if batch is None or segment.goes_back_after(batch):
+    if batch is None or segment.is_followed_by_overlap(batch):
         return segment.file.log_size_bytes
     # The split may also contain records before that offset.
     return batch.position + batch.size if batch.offset < offset else batch.position

@@ -225,7 +225,7 @@ class RecordReader:
         if not self._settings.include_control:
             wanted &= ~batches.is_control
         if split.aborted is not None:
-            is_aborted = split.aborted.hold(batches)
+            is_aborted = split.aborted.mask(batches)
             if self._settings.isolation is Isolation.READ_COMMITTED:
                 wanted &= ~is_aborted
             source = replace(source, is_aborted=is_aborted)

@@ -327,7 +327,7 @@ class Outcomes:
 
         -1 means committed or not transactional, -2 aborted.
         """
-        outcomes = np.where(self.aborted.hold(batches), _ABORTED, _COMMITTED)
+        outcomes = np.where(self.aborted.mask(batches), _ABORTED, _COMMITTED)
         in_transaction = batches.attributes & TRANSACTIONAL_MASK != 0
         in_transaction &= batches.control_type != CONTROL_MESSAGE
         for producer, first_offset in self.opened.items():

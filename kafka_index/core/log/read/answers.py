@@ -24,16 +24,16 @@ if TYPE_CHECKING:
 #: Null in a result column.
 NULL = np.iinfo(np.int64).min
 
-#: An index file is missing; it is built in memory.
+#: An index file is missing. The index is built in memory.
 NO_INDEX = "no_index"
-#: An index file does not match its log; a new one is built in memory.
+#: An index file does not match its log. The index is built in memory.
 INDEX_REFUSED = "index_refused"
-#: The last segment ends in bytes that a broker truncates at startup; the log ends there.
+#: The last segment ends in bytes that a broker truncates at startup.
 TAIL = "tail"
 #: Corruption or a disk error affects the results of some queries.
 UNREADABLE = "unreadable"
-#: No batch contains a requested offset, and compaction is not known to have removed it. As in a
-#: broker, the result is the next batch.
+#: No batch contains a requested offset, and no checkpoint shows that compaction removed the offset.
+#: As in a broker, the result is the next batch.
 GAP = "missing_offsets"
 KINDS = (NO_INDEX, INDEX_REFUSED, TAIL, UNREADABLE, GAP)
 
@@ -82,7 +82,7 @@ VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
 ) = range(len(VALUE_COLUMNS))
 
 # Columns that a level never fills are not allocated.
-_COLUMNS_OF = {
+_COLUMN_COUNTS = {
     Resolve.INDEX: ENTRY_TIMESTAMP + 1,
     Resolve.BATCH: BATCH_SIZE + 1,
     Resolve.RECORD: FOUND_LEADER_EPOCH + 1,
@@ -104,7 +104,8 @@ class Answers:
     def empty(cls, count: int, resolve: Resolve, status: Status = Status.FOUND) -> Answers:
         """Return results with one status and null values."""
         return cls(
-            np.full(count, status, np.int8), np.full((_COLUMNS_OF[resolve], count), NULL, np.int64)
+            np.full(count, status, np.int8),
+            np.full((_COLUMN_COUNTS[resolve], count), NULL, np.int64),
         )
 
     def __len__(self) -> int:
@@ -120,27 +121,32 @@ class Answers:
 
     def to_arrow(self) -> pa.RecordBatch:
         """Return the results as `ANSWER_SCHEMA`; columns of other levels are null."""
-        texts = pa.array([status.text for status in Status], pa.string())
-        status = pa.DictionaryArray.from_arrays(pa.array(self.status), texts)
+        names = pa.array([status.text for status in Status], pa.string())
+        status = pa.DictionaryArray.from_arrays(pa.array(self.status), names)
         columns = [status.cast(pa.string())]
         for column, field in enumerate(list(ANSWER_SCHEMA)[1:]):
             if column >= len(self.values):
                 columns.append(pa.nulls(len(self), field.type))
                 continue
             values = self.values[column]
-            missing = values == NULL
-            array = pa.array(values, mask=missing) if missing.any() else pa.array(values)
+            is_null = values == NULL
+            array = pa.array(values, mask=is_null) if is_null.any() else pa.array(values)
             columns.append(array.cast(field.type))
         return pa.record_batch(columns, schema=ANSWER_SCHEMA)
 
 
 @dataclass(frozen=True, slots=True)
 class LookupFinding:
-    """A finding about a partition or one of its segments that users should know.
+    """A finding about a partition or one of its segments.
 
-    `kind` is one of `KINDS`. `queries` is the number of queries that it affects: they have no
-    result, except with `GAP`. A `retriable` finding is caused by the environment (permission, disk,
-    memory), not by the data.
+    Attributes
+    ----------
+    kind
+        A value of `KINDS`.
+    queries
+        Number of affected queries, which have no result unless the kind is `GAP`.
+    retriable
+        True if the cause is the environment (permission, disk, memory), not the data.
     """
 
     topic: str
@@ -155,23 +161,25 @@ class LookupFinding:
 
 
 class Findings:
-    """Collects findings; a repeated finding adds its queries to the first."""
+    """Collects findings; the queries of equal findings are added."""
 
     def __init__(self) -> None:
-        self._found: dict[LookupFinding, int] = {}
+        self._query_counts: dict[LookupFinding, int] = {}
 
     def add(self, finding: LookupFinding) -> None:
         key = replace(finding, queries=0)
-        self._found[key] = self._found.get(key, 0) + finding.queries
+        self._query_counts[key] = self._query_counts.get(key, 0) + finding.queries
 
     def all(self) -> list[LookupFinding]:
-        return [replace(finding, queries=queries) for finding, queries in self._found.items()]
+        return [
+            replace(finding, queries=queries) for finding, queries in self._query_counts.items()
+        ]
 
     def drain(self) -> list[LookupFinding]:
         """Return the findings since the last call."""
-        found = self.all()
-        self._found.clear()
-        return found
+        findings = self.all()
+        self._query_counts.clear()
+        return findings
 
 
 class SegmentFindings:
@@ -211,7 +219,7 @@ class SegmentFindings:
         """Mark queries as unreadable because of corruption at a position."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
-            reason = self._log.why_unreadable(position_bytes)
+            reason = self._log.unreadable_reason(position_bytes)
             self.add(UNREADABLE, self._segment.log_path, reason, position_bytes, len(rows))
 
     def failure(self, answers: Answers, rows: Longs, error: KafkaIndexError) -> None:

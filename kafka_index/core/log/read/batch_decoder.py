@@ -1,4 +1,7 @@
-"""Decodes the batches of a segment, if a query needs the records in them."""
+"""Decodes the batches of a segment, if a query needs records.
+
+A separate module, which is imported on first use: the record decoder is slow to import.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ from kafka_index.core.records.record_decoder import BatchDamage, RecordChunk, de
 from kafka_index.core.records.record_sections import BatchRecords, first_offset, open_records
 
 if TYPE_CHECKING:
-    from kafka_index.core.log.read.log_segment import Located
+    from kafka_index.core.log.read.log_segment import LocatedBatches
     from kafka_index.core.log.read.segment_log import SegmentLog
 
 
@@ -40,12 +43,12 @@ class BatchDecoder:
     def first_offset_at(self, position_bytes: int) -> int:
         """Return the first offset inside a compressed v0 or v1 message.
 
-        Raises `CorruptLogError` if it cannot be decompressed.
+        Raises `CorruptLogError` if the message cannot be decompressed.
         """
         return first_offset(self._log.batch(position_bytes), self._budget)
 
-    def why_unreadable(self, position_bytes: int) -> str:
-        """Return why one of the records of a batch cannot be read."""
+    def unreadable_reason(self, position_bytes: int) -> str:
+        """Return why a record of a batch cannot be read."""
         for result in decode_entry(self._log.batch(position_bytes), self._budget, len):
             if isinstance(result, BatchDamage):
                 is_too_large = isinstance(result.error, TooLargeError)
@@ -55,13 +58,13 @@ class BatchDecoder:
     def find_records(
         self,
         targets: Longs,
-        located: Located,
+        located: LocatedBatches,
         size_bytes: int,
         *,
         starting_offset: int | None,
     ) -> None:
-        """Replace located batches with the batches of the records, and fill in their values."""
-        found = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
+        """Replace located batches with the batches of the records; fill in the record columns."""
+        found_values = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
         state = finder.new_state()
         records: BatchRecords | None = None
         code = finder.FIND_NEEDS_RECORDS
@@ -75,11 +78,11 @@ class BatchDecoder:
                 located.batches,
                 tuple(EMPTY_SECTION if records is None else records.section),
                 state,
-                found,
+                found_values,
             )
             if records is not None:
-                # Before other batches are decompressed: a thread holds no memory while it waits for
-                # more.
+                # Closed before the next batch is decompressed: a thread that waits for memory must
+                # not hold memory.
                 records.close()
             if code == finder.FIND_NEEDS_RECORDS:
                 records = None
@@ -89,20 +92,20 @@ class BatchDecoder:
                     records = open_records(batch, self._budget)
                     if records.fault is None:
                         state[finder.STATE_FAULT] = finder.FAULT_NONE
-        at = found[finder.FOUND_BATCH]
-        located.batches[:] = at
-        hit = at >= 0
+        positions = found_values[finder.FOUND_BATCH]
+        located.batches[:] = positions
+        is_found = positions >= 0
         values = located.values
         for row, found_row in (
             (FOUND_OFFSET, finder.FOUND_OFFSET),
             (FOUND_TIMESTAMP, finder.FOUND_TIMESTAMP),
         ):
-            values[row] = np.where(hit, found[found_row], NULL)
-        epochs = found[finder.FOUND_EPOCH]
-        values[FOUND_LEADER_EPOCH] = np.where(hit & (epochs > NO_LEADER_EPOCH), epochs, NULL)
+            values[row] = np.where(is_found, found_values[found_row], NULL)
+        epochs = found_values[finder.FOUND_EPOCH]
+        values[FOUND_LEADER_EPOCH] = np.where(is_found & (epochs > NO_LEADER_EPOCH), epochs, NULL)
 
-    def find_timestamp(self, located: Located, position: int, timestamp: int) -> None:
-        """Fill in the first record of a batch with a timestamp."""
+    def find_timestamp(self, located: LocatedBatches, position: int, timestamp: int) -> None:
+        """Fill in the first record of a batch that has the timestamp."""
         log = self._log
         header = log.address + np.uint64(position)
         batch = log.batch(position)
@@ -110,11 +113,11 @@ class BatchDecoder:
             located.batches[:] = batch_header.damage_at(position)
             return
         is_damaged, offset = False, None
-        for found in decode_entry(batch, self._budget, _first_with(timestamp)):
-            if isinstance(found, BatchDamage):
+        for decoded in decode_entry(batch, self._budget, _offset_finder(timestamp)):
+            if isinstance(decoded, BatchDamage):
                 is_damaged = True
             elif offset is None:
-                offset = found
+                offset = decoded
         # v0 records have no timestamp.
         if offset is None or batch_header.magic_of(header) == 0:
             located.batches[:] = (
@@ -127,7 +130,7 @@ class BatchDecoder:
         located.values[FOUND_LEADER_EPOCH] = NULL if epoch < 0 else epoch
 
 
-def _first_with(timestamp: int) -> Callable[[RecordChunk], int | None]:
+def _offset_finder(timestamp: int) -> Callable[[RecordChunk], int | None]:
     """Return a function that finds the first record of a chunk with a timestamp."""
 
     def find(chunk: RecordChunk) -> int | None:

@@ -1,8 +1,9 @@
 """One segment, read-only: lookups of batches and records by offset and timestamp.
 
-Queries are processed in ascending order: index entries are found in one pass over the indexes, then
-batches in one over the log, then records. Sources: Kafka's ``LogSegment.translateOffset`` and
-``findOffsetByTimestamp``, and ``FileRecords.searchForTimestamp``.
+Queries are processed in ascending order. One pass over the indexes finds index entries, one pass
+over the log finds batches, and records are found last. Sources: Kafka's
+``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, and
+``FileRecords.searchForTimestamp``.
 """
 
 from __future__ import annotations
@@ -61,7 +62,12 @@ from kafka_index.core.log.read.answers import (
     Findings,
     SegmentFindings,
 )
-from kafka_index.core.log.read.segment_indexes import FetchedIndexes, Largest, SegmentIndexes
+from kafka_index.core.log.read.segment_indexes import (
+    NO_BATCH_AT_ENTRY,
+    FetchedIndexes,
+    LargestTimestamp,
+    SegmentIndexes,
+)
 from kafka_index.core.log.read.segment_log import SegmentCache, SegmentLog
 from kafka_index.core.log.scan import file_records
 from kafka_index.core.log.scan.file_records import (
@@ -73,13 +79,13 @@ from kafka_index.core.log.scan.file_records import (
 from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.records.batch_table import ScanStop
 
-# With fewer queries per batch, grouping them costs more than it saves.
+# Queries with the same batch are grouped if at least so many queries share a batch on average.
 _MIN_QUERIES_PER_GROUP = 2
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
 #: Maximum size of data that the queries of one read prefetch, per thread.
 MAX_READ_BYTES = 64 << 20
-# Index entries are usually not further apart than one batch, unless batches are small.
+# Maximum size that is fetched for a batch whose size is unknown.
 _MAX_BATCH_BYTES = 2 << 20
 
 
@@ -89,15 +95,15 @@ class LogSegment(Closeable):
     Parameters
     ----------
     segment : SegmentFile
-        The segment as listed; a log that changed since then is an error.
+        The listed segment. If the log has changed since the listing, it cannot be opened.
     index_directory : str, optional
-        Directory of its index files, by default next to the log.
+        Directory of the index files; by default the directory of the log.
     config : IndexConfig
         Determines the entries of indexes that are built in memory.
     cache : SegmentCache, optional
         Limits the number of open segments.
     findings : Findings, optional
-        Receives its findings.
+        Receives the findings about the segment.
     max_decompressed_bytes : int
         Memory limit for decompressed records, per process. Batches that need more are unreadable.
     fetched_indexes : FetchedIndexes, optional
@@ -145,25 +151,25 @@ class LogSegment(Closeable):
         index_directory: str | PathLike[str] | None = None,
         config: IndexConfig | None = None,
     ) -> Self:
-        """Open a segment by its log, as if it were the last one of its partition.
+        """Open a segment by its log, as the last segment of its partition.
 
         Parameters
         ----------
         path : path
-            The ``.log``. Its name contains the base offset, and the name of its folder topic and
-            partition (an empty topic and -1 if it is not a partition directory).
+            The ``.log``. Its name contains the base offset, and the name of its directory contains
+            the topic and partition (an empty topic and -1 for any other directory).
         index_directory, config
             As for the class.
 
         Raises
         ------
         InputError
-            The name contains no base offset, or the file does not exist.
+            The file name contains no base offset, or the file does not exist.
         """
         refuse_other_types(config=(config, IndexConfig | None))
         log_path = absolute_path(path_of(path, "path"))
-        named = parse_partition_directory(os.path.basename(os.path.dirname(log_path)))
-        partition = named or TopicPartition("", -1)
+        directory_name = os.path.basename(os.path.dirname(log_path))
+        partition = parse_partition_directory(directory_name) or TopicPartition("", -1)
         try:
             info = store_of(log_path).info(log_path)
         except OSError as error:
@@ -185,7 +191,7 @@ class LogSegment(Closeable):
         return cls(segment, index_directory=directory, config=config)
 
     @property
-    def largest(self) -> Largest:
+    def largest(self) -> LargestTimestamp:
         """The largest timestamp, with its offset in the time index."""
         self._cache.use(self)
         return self.indexes.largest()
@@ -222,7 +228,7 @@ class LogSegment(Closeable):
             The search reaches a corruption.
         """
         located = self.translate_offsets(np.array([offset], np.int64), Resolve.BATCH)
-        if self._nothing_at(located):
+        if self._is_past_end(located):
             return None
         return LogOffsetPosition(
             *(
@@ -232,14 +238,14 @@ class LogSegment(Closeable):
         )
 
     def header_at(self, position_bytes: int) -> bytes:
-        """Return the first bytes of a batch, as many as a v2 header has."""
+        """Return the first bytes of a batch, up to the size of a v2 header."""
         self._cache.use(self)
         end = position_bytes + RECORD_BATCH_OVERHEAD_BYTES
         log = self._log
         return log.complete(lambda: bytes(log.array[position_bytes:end]))
 
-    def goes_back_after(self, batch: LogOffsetPosition) -> bool:
-        """Return whether the next batch starts before this batch ends."""
+    def is_followed_by_overlap(self, batch: LogOffsetPosition) -> bool:
+        """Return whether the offsets of the next batch overlap with a batch."""
         log, following = self._log, batch.position + batch.size
         if following + RECORD_BATCH_OVERHEAD_BYTES > log.size_bytes:
             return False
@@ -257,7 +263,7 @@ class LogSegment(Closeable):
     ) -> TimestampAndOffset | None:
         """Find the first record with this or a later timestamp, at or after an offset.
 
-        None if there is none. Source: ``LogSegment.findOffsetByTimestamp``.
+        Returns None without such a record. Source: ``LogSegment.findOffsetByTimestamp``.
 
         Raises
         ------
@@ -266,7 +272,7 @@ class LogSegment(Closeable):
         """
         targets = np.array([timestamp_ms], np.int64)
         located = self.find_offsets_by_timestamp(targets, starting_offset, Resolve.RECORD)
-        if self._nothing_at(located):
+        if self._is_past_end(located):
             return None
         epoch = int(located.values[FOUND_LEADER_EPOCH, 0])
         return TimestampAndOffset(
@@ -289,7 +295,7 @@ class LogSegment(Closeable):
         )
         self.indexes.check_faults()
 
-    def translate_offsets(self, targets: Longs, resolve: Resolve) -> Located:
+    def translate_offsets(self, targets: Longs, resolve: Resolve) -> LocatedBatches:
         """Find the index entries, batches or records of ascending offsets.
 
         `targets` (int64, (n,)): absolute offsets, ascending; for offsets below the base offset, the
@@ -310,11 +316,11 @@ class LogSegment(Closeable):
         if self._log.is_fetched:
             if self.file.is_last:
                 self.indexes.request_end()
-            next(_request_parts(self._log, self.indexes, targets, resolve, None))
+            next(_request_in_chunks(self._log, self.indexes, targets, resolve, None))
 
     def find_offsets_by_timestamp(
         self, targets: Longs, starting_offset: int, resolve: Resolve
-    ) -> Located:
+    ) -> LocatedBatches:
         """Find the index entries, batches or records of ascending timestamps.
 
         `targets` (int64, (n,)): in ms, ascending. `starting_offset`: the log start offset.
@@ -323,29 +329,30 @@ class LogSegment(Closeable):
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve, starting_offset=starting_offset)
 
-    def find_largest_timestamp(self, resolve: Resolve) -> Located:
+    def find_largest_timestamp(self, resolve: Resolve) -> LocatedBatches:
         """Find the first batch, or its first record, with the largest timestamp."""
         self._cache.use(self)
         return find_largest_timestamp(self._log, self.indexes, resolve)
 
-    def settle(self, answers: Answers, rows: Longs, located: Located) -> NDArray[np.bool_]:
+    def write_answers(
+        self, answers: Answers, rows: Longs, located: LocatedBatches
+    ) -> NDArray[np.bool_]:
         """Write located batches into results.
 
-        `answers` (Answers): filled. `rows` (int64, (n,)): rows of the results of n queries.
-        `located` (Located): results of the search. Returns (bool, (n,)): queries for which the
-        segment has no batch up to its end.
+        `rows` (int64, (n,)): rows of the results of n queries. Returns (bool, (n,)): queries for
+        which the segment has no batch up to its end.
         """
         if not (located.batches <= AT_END).any():
-            # If all rows are requested, values that are equal for all can be written in order.
-            is_whole = len(rows) == len(answers)
-            same = slice(None) if is_whole else rows
-            answers.status[same] = Status.FOUND
+            # If the results fill all rows, constant values are written without row numbers.
+            fills_all = len(rows) == len(answers)
+            all_rows = slice(None) if fills_all else rows
+            answers.status[all_rows] = Status.FOUND
             if located.groups is not None:
                 located.values[SEGMENT_BASE_OFFSET] = self.base_offset
-                group_of_row = np.empty(len(rows) if is_whole else 0, np.int32)
-                scatter_groups(located.values, located.groups, rows, group_of_row, answers.values)
+                group_by_row = np.empty(len(rows) if fills_all else 0, np.int32)
+                scatter_groups(located.values, located.groups, rows, group_by_row, answers.values)
                 return np.zeros(len(rows), np.bool_)
-            answers.values[SEGMENT_BASE_OFFSET][same] = self.base_offset
+            answers.values[SEGMENT_BASE_OFFSET][all_rows] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
                 # Assigning column by column is twice as fast.
                 answers.values[column][rows] = located.values[column]
@@ -355,11 +362,12 @@ class LogSegment(Closeable):
         damaged = located.batches < AT_END
         located.values[SEGMENT_BASE_OFFSET] = self.base_offset
         self._cache.use(self)
-        found = ~(at_end | damaged)
-        answers.status[rows[found]] = Status.FOUND
-        answers.values[:, rows[found]] = located.values[:, found]
-        for at in np.unique(located.batches[damaged]):
-            self.findings.damage(answers, rows[located.batches == at], int(damage_at(at)))
+        is_found = ~(at_end | damaged)
+        answers.status[rows[is_found]] = Status.FOUND
+        answers.values[:, rows[is_found]] = located.values[:, is_found]
+        for damage_code in np.unique(located.batches[damaged]):
+            damaged_rows = rows[located.batches == damage_code]
+            self.findings.damage(answers, damaged_rows, int(damage_at(damage_code)))
         damage = self.damage if self.file.is_last and at_end.any() else None
         if damage is None:
             return at_end
@@ -375,15 +383,16 @@ class LogSegment(Closeable):
         Parameters
         ----------
         offsets : array of int64, shape (n,)
-            Absolute, in any order; below the base offset, the first batch is the result.
+            Absolute offsets, in any order. The result of an offset below the base offset is the
+            first batch.
         resolve : Resolve
             Level of detail.
 
         Returns
         -------
         pa.RecordBatch
-            n rows of `ANSWER_SCHEMA`, in the order of the offsets: found, nothing at or after,
-            or unreadable.
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. The status is ``found``,
+            ``no_record_at_or_after`` or ``unreadable``.
 
         Raises
         ------
@@ -393,7 +402,7 @@ class LogSegment(Closeable):
         resolve = choice_of(Resolve, resolve, "resolve")
         targets, rows = ascending(longs_of(offsets, "offsets"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
-        self.settle(answers, rows, self.translate_offsets(targets, resolve))
+        self.write_answers(answers, rows, self.translate_offsets(targets, resolve))
         return answers.to_arrow()
 
     def lookup_timestamps(
@@ -408,9 +417,9 @@ class LogSegment(Closeable):
         Parameters
         ----------
         timestamps_ms : array of int64, shape (n,)
-            In ms, in any order.
+            Timestamps in ms, in any order.
         starting_offset : int, optional
-            Ignore records below this offset; by default none.
+            Ignore records below this offset; by default, no record is ignored.
         resolve : Resolve
             Level of detail.
 
@@ -428,7 +437,7 @@ class LogSegment(Closeable):
         targets, rows = ascending(longs_of(timestamps_ms, "timestamps_ms"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset
-        self.settle(answers, rows, self.find_offsets_by_timestamp(targets, start, resolve))
+        self.write_answers(answers, rows, self.find_offsets_by_timestamp(targets, start, resolve))
         return answers.to_arrow()
 
     def close(self) -> None:
@@ -437,45 +446,53 @@ class LogSegment(Closeable):
         self.indexes.close()
         self._log.close()
 
-    def _nothing_at(self, located: Located) -> bool:
-        at = int(located.batches[0])
-        position = int(damage_at(at))
-        if at == AT_END and self.file.is_last and self.damage is not None:
+    def _is_past_end(self, located: LocatedBatches) -> bool:
+        batch = int(located.batches[0])
+        position = int(damage_at(batch))
+        if batch == AT_END and self.file.is_last and self.damage is not None:
             # The result is unknown, because a corruption precedes it.
-            at, position = AT_DAMAGE, self.damage.position_bytes
-        if at < AT_END:
+            batch, position = AT_DAMAGE, self.damage.position_bytes
+        if batch < AT_END:
             raise CorruptLogError(
-                self._log.why_unreadable(position), path=self.file.log_path, position_bytes=position
+                self._log.unreadable_reason(position),
+                path=self.file.log_path,
+                position_bytes=position,
             )
-        return at == AT_END
+        return batch == AT_END
 
 
 @dataclass(frozen=True, slots=True)
-class Located:
-    """The batches and index entries that a segment has found for n queries.
+class LocatedBatches:
+    """The index entries and batches of n queries in a segment.
 
-    `values` are as in `Answers.values`. `batches` are positions: `AT_END` for none, `damage_at` for
-    a corruption before the batch, and 0 at index level. `groups`, if queries with the same result
-    share a column, has the column of each query.
+    Attributes
+    ----------
+    values
+        The columns of `Answers.values`.
+    batches
+        Positions of the batches: `AT_END` if the segment has no batch for the query, `damage_at` if
+        a corruption precedes the batch, and 0 at index level.
+    groups
+        The column of each query, if queries with the same result share a column.
     """
 
     values: Longs
     batches: Longs
     groups: Longs | None = None
 
-    def grouped(self, resolve: Resolve) -> Located:
+    def grouped(self, resolve: Resolve) -> LocatedBatches:
         """Merge neighbouring queries with the same batch and index entry into one column."""
         groups, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
         firsts = firsts[: number_groups(self.batches, self.values[ENTRY_OFFSET], groups, firsts)]
         values = Answers.empty(len(firsts), resolve).values
         for column in (ENTRY_OFFSET, ENTRY_POSITION):
             values[column] = self.values[column][firsts]
-        return Located(values, self.batches[firsts], groups)
+        return LocatedBatches(values, self.batches[firsts], groups)
 
-    def expanded(self) -> Located:
+    def expanded(self) -> LocatedBatches:
         if self.groups is None:
             return self
-        return Located(self.values[:, self.groups], self.batches[self.groups])
+        return LocatedBatches(self.values[:, self.groups], self.batches[self.groups])
 
     def read_headers(self, log: SegmentLog) -> None:
         values = self.values
@@ -490,7 +507,7 @@ class Located:
         )
 
     @classmethod
-    def joined(cls, parts: Sequence[Located]) -> Located:
+    def joined(cls, parts: Sequence[LocatedBatches]) -> LocatedBatches:
         """Concatenate the results of consecutive queries."""
         if len(parts) == 1:
             return parts[0]
@@ -501,7 +518,7 @@ class Located:
         )
 
 
-class _Mismatch(Exception):  # noqa: N818, because the search is repeated without the file
+class _IndexMismatch(Exception):  # noqa: N818, because the search is repeated without the index
     """An entry of an index file does not match the log."""
 
     def __init__(self, suffix: str, reason: str) -> None:
@@ -517,37 +534,36 @@ def locate(
     resolve: Resolve,
     *,
     starting_offset: int | None = None,
-) -> Located:
+) -> LocatedBatches:
     """Find ascending offsets, or timestamps in ms if a starting offset is given."""
 
-    def once(part: Longs) -> Located:
-        return log.complete(partial(_locate_once, log, indexes, part, resolve, starting_offset))
+    def locate_chunk(chunk: Longs) -> LocatedBatches:
+        return log.complete(partial(_locate_chunk, log, indexes, chunk, resolve, starting_offset))
 
     while True:
         try:
-            parts = _request_parts(log, indexes, targets, resolve, starting_offset)
-            return Located.joined([once(part) for part in parts])
-        except _Mismatch as mismatch:
-            indexes.refuse(mismatch.suffix, mismatch.reason)
+            chunks = _request_in_chunks(log, indexes, targets, resolve, starting_offset)
+            return LocatedBatches.joined([locate_chunk(chunk) for chunk in chunks])
+        except _IndexMismatch as mismatch:
+            indexes.reject(mismatch.suffix, mismatch.reason)
 
 
-def _locate_once(
+def _locate_chunk(
     log: SegmentLog,
     indexes: SegmentIndexes,
     targets: Longs,
     resolve: Resolve,
     starting_offset: int | None,
-) -> Located:
+) -> LocatedBatches:
     size_bytes = indexes.log_size_bytes
-    # If many offsets have the same result, only their index entries are needed until the seek is
-    # done.
+    # If many offsets share batches, only index entries are stored before queries are grouped.
     is_grouped = (
         starting_offset is None
         and resolve is Resolve.BATCH
         and _shares_batches(log, size_bytes, len(targets))
     )
     values = Answers.empty(len(targets), Resolve.INDEX if is_grouped else resolve).values
-    located = Located(values, np.zeros(len(targets), np.int64))
+    located = LocatedBatches(values, np.zeros(len(targets), np.int64))
     if starting_offset is None:
         _seek_offsets(log, indexes, size_bytes, targets, resolve, located)
     else:
@@ -572,7 +588,9 @@ def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
     return queries * (LOG_OVERHEAD_BYTES + length) >= _MIN_QUERIES_PER_GROUP * size_bytes
 
 
-def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve) -> Located:
+def find_largest_timestamp(
+    log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve
+) -> LocatedBatches:
     """Find the first batch, or its first record, with the largest timestamp of a segment.
 
     Source: ``UnifiedLog.fetchOffsetByTimestamp`` for ``MAX_TIMESTAMP``.
@@ -585,12 +603,12 @@ def find_largest_timestamp(log: SegmentLog, indexes: SegmentIndexes, resolve: Re
 
 def _read_largest(
     log: SegmentLog, size: int, floor: int, timestamp: int, resolve: Resolve
-) -> Located:
-    at = int(batch_seek.first_with_timestamp(log.address, size, floor, timestamp))
-    located = Located(Answers.empty(1, resolve).values, np.array([at], np.int64))
+) -> LocatedBatches:
+    position = int(batch_seek.first_with_timestamp(log.address, size, floor, timestamp))
+    located = LocatedBatches(Answers.empty(1, resolve).values, np.array([position], np.int64))
     located.read_headers(log)
-    if at >= 0 and resolve is Resolve.RECORD:
-        log.decoder.find_timestamp(located, at, timestamp)
+    if position >= 0 and resolve is Resolve.RECORD:
+        log.decoder.find_timestamp(located, position, timestamp)
     return located
 
 
@@ -600,7 +618,7 @@ def _seek_offsets(
     size_bytes: int,
     targets: Longs,
     resolve: Resolve,
-    located: Located,
+    located: LocatedBatches,
 ) -> None:
     values = located.values
     rows = np.arange(len(targets))
@@ -613,7 +631,7 @@ def _seek_offsets(
 
     def on_mismatch(query: int) -> int:
         entry = (int(values[row, query]) for row in (ENTRY_OFFSET, ENTRY_POSITION))
-        return _damaged_entry(log, indexes, *entry)
+        return _corrupt_entry_position(log, indexes, *entry)
 
     search_for_offsets(
         log.array,
@@ -634,7 +652,7 @@ def _seek_timestamps(
     starting_offset: int,
     targets: Longs,
     resolve: Resolve,
-    located: Located,
+    located: LocatedBatches,
 ) -> None:
     values = located.values
     rows = np.arange(len(targets))
@@ -666,55 +684,58 @@ def _seek_timestamps(
         )
         query = int(state[batch_seek.STATE_QUERY])
         if code == batch_seek.SEEK_MISMATCH:
-            state[batch_seek.STATE_DAMAGED_ENTRY] = _damaged_entry(
+            state[batch_seek.STATE_DAMAGED_ENTRY] = _corrupt_entry_position(
                 log, indexes, int(floors[query]), int(values[ENTRY_POSITION, query])
             )
         elif code == batch_seek.SEEK_TIME_MISMATCH:
             log.check_faults()
             # If offsets decrease, a valid entry may point past its own batch.
             entries = indexes.time_index.read_entries()
-            # Entries of batches after the valid ones are compared with headers only.
-            hold = batch_seek.time_entries_hold(log.address, log.size_bytes, *entries)
+            # Entries after the last valid batch are compared with headers only.
+            entries_match = batch_seek.time_entries_hold(log.address, log.size_bytes, *entries)
             log.check_faults()
-            if not hold:
+            if not entries_match:
                 timestamp, offset = (
                     int(values[row, query]) for row in (ENTRY_TIMESTAMP, ENTRY_OFFSET)
                 )
-                raise _Mismatch(
-                    TIME_INDEX_SUFFIX, f"its entry {timestamp} at offset {offset} is not in the log"
+                raise _IndexMismatch(
+                    TIME_INDEX_SUFFIX,
+                    f"the entry with timestamp {timestamp} and offset {offset} does not match the "
+                    "log",
                 )
             state[batch_seek.STATE_TIMES_HOLD] = 1
 
 
-def _damaged_entry(log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int) -> int:
+def _corrupt_entry_position(
+    log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int
+) -> int:
     """Return the position of a mismatching entry if the log, not the index, is corrupt.
 
-    The log is corrupt if the entry is after the end of the valid batches, the batches before lead
-    exactly to its position, and no valid batch follows. Otherwise raises `_Mismatch`.
+    The log is corrupt if its valid batches end before the position, or if the previous batches end
+    exactly at the position and no valid batch follows. Otherwise raises `_IndexMismatch`.
     """
     log.check_faults()
     if position >= indexes.log_size_bytes:
-        # The valid batches of the last segment end before it.
         return position
     address, size = log.address, log.size_bytes
-    before = indexes.offset_index.lookup(offset - 1)
+    previous = indexes.offset_index.lookup(offset - 1)
     is_damaged = batch_seek.entry_end(
         address, size, position, offset
-    ) == batch_header.AT_DAMAGE and batch_seek.reaches(address, size, before.position, position)
+    ) == batch_header.AT_DAMAGE and batch_seek.reaches(address, size, previous.position, position)
     log.check_faults()
     if is_damaged:
         return position
-    raise _Mismatch(OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {offset} points to")
+    raise _IndexMismatch(OFFSET_INDEX_SUFFIX, NO_BATCH_AT_ENTRY.format(offset))
 
 
-def _request_parts(
+def _request_in_chunks(
     log: SegmentLog,
     indexes: SegmentIndexes,
     targets: Longs,
     resolve: Resolve,
     starting_offset: int | None,
 ) -> Iterator[Longs]:
-    """Yield queries in parts, after requesting the ranges of a fetched log that they will read.
+    """Yield queries in chunks, after requesting the ranges of a remote log that a chunk reads.
 
     For the parameters, see `locate`.
     """
@@ -723,59 +744,61 @@ def _request_parts(
         return
     from kafka_index.core.fs.fetched_file import MAX_GAP_BYTES  # noqa: PLC0415, remote only
 
-    starts, ends, queries = _planned_ranges(log, indexes, targets, resolve, starting_offset)
-    before = np.append(0, np.maximum.accumulate(ends)[:-1])
-    gaps = starts - before
+    starts, ends, queries = _plan_ranges(log, indexes, targets, resolve, starting_offset)
+    previous_ends = np.append(0, np.maximum.accumulate(ends)[:-1])
+    gaps = starts - previous_ends
     gaps[(gaps < 0) | (gaps > MAX_GAP_BYTES)] = 0
-    fetched = np.cumsum(np.maximum(ends - np.maximum(starts, before), 0) + gaps)
-    part_of_query = np.zeros(len(targets), np.int64)
-    np.maximum.at(part_of_query, queries, fetched // MAX_READ_BYTES)
-    bounds = np.flatnonzero(np.diff(np.maximum.accumulate(part_of_query))) + 1
-    parts = []
+    fetched_bytes = np.cumsum(np.maximum(ends - np.maximum(starts, previous_ends), 0) + gaps)
+    chunk_numbers = np.zeros(len(targets), np.int64)
+    np.maximum.at(chunk_numbers, queries, fetched_bytes // MAX_READ_BYTES)
+    bounds = np.flatnonzero(np.diff(np.maximum.accumulate(chunk_numbers))) + 1
+    chunks = []
     for rows in np.split(np.arange(len(targets)), bounds):
-        asked = (queries >= rows[0]) & (queries <= rows[-1])
-        parts.append((targets[rows], starts[asked], ends[asked]))
-    for (part, *ranges), following in zip_longest(parts, parts[1:]):
+        in_chunk = (queries >= rows[0]) & (queries <= rows[-1])
+        chunks.append((targets[rows], starts[in_chunk], ends[in_chunk]))
+    for (chunk, *ranges), next_chunk in zip_longest(chunks, chunks[1:]):
         log.request(*ranges)
-        if following is not None:
-            log.request(*following[1:], ahead=True)
-        yield part
+        if next_chunk is not None:
+            log.request(*next_chunk[1:], ahead=True)
+        yield chunk
 
 
-def _planned_ranges(
+def _plan_ranges(
     log: SegmentLog,
     indexes: SegmentIndexes,
     targets: Longs,
     resolve: Resolve,
     starting_offset: int | None,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return the ranges that ascending targets will read, by start, and the query of each.
+    """Return the ranges of a log that ascending targets will read, sorted by start.
 
-    The arrays are starts and exclusive ends in bytes, and rows of the targets.
+    The arrays are starts and exclusive ends in bytes, and the row of the target of each range.
     """
     size = log.size_bytes
     offsets, positions = indexes.offset_index.read_entries()
     bounds = np.clip(np.concatenate(([0], positions, [size] * 3)), 0, size)
-    # Entry numbers from 1, where 0 is the start of the log: the last entry at or below each target,
-    # and the first entry whose batch can be the result.
+    # Entry numbers from 1 (0 is the start of the log): the last entry at or below each target, and
+    # the first entry whose batch can be the result.
     if starting_offset is None:
         floors = np.searchsorted(offsets, targets, "right")
-        exact = np.searchsorted(offsets, targets) < floors
-        lasts = np.where(exact, floors, floors + 1)
+        has_entry = np.searchsorted(offsets, targets) < floors
+        lasts = np.where(has_entry, floors, floors + 1)
     else:
-        timestamps, at = indexes.time_index.read_entries()
+        timestamps, time_offsets = indexes.time_index.read_entries()
         numbers = np.searchsorted(timestamps, targets, "right")
-        at = np.maximum(np.concatenate(([starting_offset], at)), starting_offset)
-        floors = np.searchsorted(offsets, at[numbers], "right")
-        following = at[np.minimum(numbers + 1, len(at) - 1)]
-        lasts = np.maximum(np.searchsorted(offsets, following, "right"), floors)
-    header = RECORD_BATCH_OVERHEAD_BYTES
-    last_ends = bounds[lasts] + header
+        time_offsets = np.concatenate(([starting_offset], time_offsets))
+        time_offsets = np.maximum(time_offsets, starting_offset)
+        floors = np.searchsorted(offsets, time_offsets[numbers], "right")
+        next_offsets = time_offsets[np.minimum(numbers + 1, len(time_offsets) - 1)]
+        lasts = np.maximum(np.searchsorted(offsets, next_offsets, "right"), floors)
+    header_bytes = RECORD_BATCH_OVERHEAD_BYTES
+    last_ends = bounds[lasts] + header_bytes
     if resolve is Resolve.RECORD:
-        whole = np.minimum(bounds[lasts + 1] - bounds[lasts], _MAX_BATCH_BYTES)
-        last_ends = bounds[lasts] + np.maximum(whole, header)
-    starts = np.concatenate([bounds[each] for each in (floors, floors + 1, lasts, lasts + 1)])
-    ends = starts + header
+        batch_bytes = np.minimum(bounds[lasts + 1] - bounds[lasts], _MAX_BATCH_BYTES)
+        last_ends = bounds[lasts] + np.maximum(batch_bytes, header_bytes)
+    entry_numbers = np.concatenate([floors, floors + 1, lasts, lasts + 1])
+    starts = bounds[entry_numbers]
+    ends = starts + header_bytes
     ends[2 * len(targets) : 3 * len(targets)] = last_ends
     order = np.argsort(starts, kind="stable")
     queries = np.tile(np.arange(len(targets)), 4)
@@ -783,12 +806,12 @@ def _planned_ranges(
 
 
 def _fetch_batches(log: SegmentLog, size_bytes: int, batches: Longs) -> None:
-    """Fetch complete batches of a fetched log, whose headers have been read."""
+    """Fetch complete batches of a remote log, whose headers have been read."""
     if not log.is_fetched:
         return
     log.check_faults()
-    found = np.unique(batches[batches >= 0])
-    fields = np.zeros((3, len(found)), np.int64)
-    batch_header.read_batch_fields(log.address, found, *fields)
-    sizes = fields[2]
-    log.fetch(found, np.minimum(found + np.maximum(sizes, 0), size_bytes))
+    positions = np.unique(batches[batches >= 0])
+    fields = np.zeros((3, len(positions)), np.int64)
+    batch_header.read_batch_fields(log.address, positions, *fields)
+    _, _, sizes = fields
+    log.fetch(positions, np.minimum(positions + np.maximum(sizes, 0), size_bytes))

@@ -25,11 +25,11 @@ class PartitionFiles:
     Attributes
     ----------
     index_directory
-        Directory of the index files; None for next to the logs.
+        Directory of the index files; None if index files are next to the logs.
     log_start_offset
-        Lower offsets were deleted. It is never below the first base offset.
+        Log start offset, which is at or above the first base offset.
     high_watermark
-        Upper bound of results; None for the log end.
+        Upper bound of results; None for the log end offset.
     epochs
         Entries of ``leader-epoch-checkpoint`` from the log start on.
     local_start_offset, tiered_end_offset
@@ -55,21 +55,29 @@ class PartitionFiles:
 
     @property
     def is_tiered(self) -> bool:
-        """Whether it has, or may have, remote segments."""
+        """Whether the partition may have remote segments."""
         return self.tiered_end_offset is not None
 
 
 class CheckpointReader:
     """Reads the checkpoints of data directories and partition directories.
 
-    `upper_bound` determines whether high watermarks are read, and whether results end at the last
-    stable offset. `skipped` has unusable checkpoints, with reasons.
+    Parameters
+    ----------
+    upper_bound
+        Determines whether high watermarks are read, and whether results end at the last stable
+        offset.
+
+    Attributes
+    ----------
+    skipped
+        Unusable checkpoints, with reasons.
     """
 
     def __init__(self, upper_bound: UpperBound | str) -> None:
         upper_bound = choice_of(UpperBound, upper_bound, "upper_bound")
         self.skipped: list[Skipped] = []
-        self._bounded = upper_bound is not UpperBound.LOG_END
+        self._reads_high_watermark = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
         self._directories = DataDirectories()
 
@@ -84,10 +92,10 @@ class CheckpointReader:
 
         `segments` is not empty and in order of base offset; local segments share a directory. A log
         starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
-        partition that is missing from the high watermark checkpoint has no committed records as far
-        as its broker knows (Partition.createLog). Unreadable epochs are ignored and recorded in
-        `skipped`. Raises `InputError` if this process may not read a checkpoint, or if requested
-        high watermarks are missing, and `DamageError` if their checkpoint is malformed.
+        partition without an entry in the high watermark checkpoint has no committed records
+        (Partition.createLog). Unreadable epochs are ignored and recorded in `skipped`. Raises
+        `InputError` if this process may not read a checkpoint, or if requested high watermarks are
+        missing, and `DamageError` if the high watermark checkpoint is malformed.
         """
         directory: str | None = segments[0].partition_directory
         if tiered is not None:
@@ -97,14 +105,14 @@ class CheckpointReader:
                 tiered.epochs,
             )
         else:
-            start, epochs = self._start_and_epochs(partition, segments[0])
+            start, epochs = self._read_start_and_epochs(partition, segments[0])
         return PartitionFiles(
             topic=partition.topic,
             partition=partition.partition,
             segments=tuple(segments),
             index_directory=index_directory,
             log_start_offset=start,
-            high_watermark=self._high_watermark(partition, segments[0], directory, start),
+            high_watermark=self._read_high_watermark(partition, segments[0], directory, start),
             epochs=epochs,
             local_start_offset=None if tiered is None else tiered.local_start_offset,
             tiered_end_offset=None if tiered is None else tiered.tiered_end_offset,
@@ -124,55 +132,63 @@ class CheckpointReader:
 
         `index_root` has a folder of index files for each partition. Raises the errors of `read`.
         """
-        known = tiered or {}
-        found = []
-        for partition, own in groupby(
+        tiered_partitions = tiered or {}
+        partitions = []
+        for partition, partition_segments in groupby(
             segments, lambda segment: TopicPartition(segment.topic, segment.partition)
         ):
             name = partition.directory_name
             folder = None if index_root is None else os.path.join(index_root, name)
-            found.append(self.read(partition, list(own), folder, known.get(partition)))
-        return found
+            partitions.append(
+                self.read(
+                    partition, list(partition_segments), folder, tiered_partitions.get(partition)
+                )
+            )
+        return partitions
 
-    def _start_and_epochs(
-        self, partition: TopicPartition, first: SegmentFile
+    def _read_start_and_epochs(
+        self, partition: TopicPartition, first_segment: SegmentFile
     ) -> tuple[int, tuple[EpochEntry, ...]]:
         """Return the log start, and the epochs that a broker keeps after loading the log.
 
         Source: LogLoader.load.
         """
-        directory = first.partition_directory
+        directory = first_segment.partition_directory
         checkpointed = self._directories.for_partition(directory).log_start_offset(partition)
-        if checkpointed is not None and checkpointed < first.base_offset:
+        if checkpointed is not None and checkpointed < first_segment.base_offset:
             # Brokers checkpoint the log start of a local-only partition only above its first
             # segment.
             self.skipped.append(
                 Skipped(
                     directory,
-                    "segments before its first one are not in the input: deleted by retention "
-                    "since the checkpoint, or in tiered storage (--tiered)",
+                    "the log start checkpoint is below the first segment: earlier segments were "
+                    "deleted by retention, or are in tiered storage (--tiered)",
                 )
             )
         cache = read_epochs_or_skip(directory, self.skipped)
         cache.truncate_from_start(checkpointed or 0)
-        return max(checkpointed or 0, first.base_offset), cache.entries
+        return max(checkpointed or 0, first_segment.base_offset), cache.entries
 
-    def _high_watermark(
-        self, partition: TopicPartition, first: SegmentFile, directory: str | None, start: int
+    def _read_high_watermark(
+        self,
+        partition: TopicPartition,
+        first_segment: SegmentFile,
+        directory: str | None,
+        start: int,
     ) -> int | None:
-        if not self._bounded:
+        if not self._reads_high_watermark:
             return None
         if directory is None:
             raise InputError(
-                "no high watermarks: tiered storage has none",
-                path=first.log_path,
+                "tiered storage contains no high watermarks",
+                path=first_segment.log_path,
                 hint="omit --upper-bound, or give the log directory too",
             )
         data_directory = self._directories.for_partition(directory)
         if not data_directory.required_checkpoint(REPLICATION_CHECKPOINT).exists:
             raise InputError(
-                f"no high watermarks: the directory has no {REPLICATION_CHECKPOINT}",
+                f"high watermarks are unknown: the directory has no {REPLICATION_CHECKPOINT}",
                 path=data_directory.path,
-                hint="omit --upper-bound, or add that file from the same copy",
+                hint="omit --upper-bound, or add the file from the same copy",
             )
         return max(data_directory.high_watermark(partition) or 0, start)

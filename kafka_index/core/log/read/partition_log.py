@@ -49,7 +49,7 @@ from kafka_index.core.log.read.answers import (
     LookupFinding,
     SpecialTimestamp,
 )
-from kafka_index.core.log.read.log_segment import Located, LogSegment
+from kafka_index.core.log.read.log_segment import LocatedBatches, LogSegment
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.segment_indexes import FetchedIndexes
 from kafka_index.core.log.read.segment_log import SegmentCache
@@ -66,10 +66,10 @@ class TimestampSearch:
 
     def __init__(self, log_start_offset: int) -> None:
         self._log_start_offset = log_start_offset
-        # Cumulative largest timestamps of the first segments.
-        self._reach: list[int] = []
-        # The segment that ends this list, because a part of it is unreadable, and the error.
-        self._hidden: tuple[LogSegment, KafkaIndexError | None] | None = None
+        # Running maxima of the largest timestamps of the first segments.
+        self._largest_timestamps: list[int] = []
+        # The next segment, if it is not completely readable, and the error of opening its indexes.
+        self._unreadable: tuple[LogSegment, KafkaIndexError | None] | None = None
 
     def answer(
         self,
@@ -85,21 +85,21 @@ class TimestampSearch:
         """
         self._retry_unreadable()
         while not self._answer_once(segments, answers, targets, rows, resolve):
-            # The largest timestamp in an index file was wrong; the file is not used any more.
-            self._reach, self._hidden = [], None
+            # The largest timestamp in an index file was wrong. The file is not used again.
+            self._largest_timestamps, self._unreadable = [], None
 
     def answer_largest(
         self, segments: Sequence[LogSegment], answers: Answers, rows: Longs, resolve: Resolve
     ) -> None:
         """Look up the largest timestamp of all segments; parameters as in `answer`."""
         self._retry_unreadable()
-        self._extend_reach(segments, np.iinfo(np.int64).max)
-        if self._hidden is not None:
-            self._fail_hidden(answers, rows, *self._hidden)
+        self._extend_largest_timestamps(segments, np.iinfo(np.int64).max)
+        if self._unreadable is not None:
+            self._fail_unreadable(answers, rows, *self._unreadable)
         elif segments:
             latest = max(segments, key=lambda segment: segment.largest.timestamp_ms)
             try:
-                latest.settle(answers, rows, latest.find_largest_timestamp(resolve))
+                latest.write_answers(answers, rows, latest.find_largest_timestamp(resolve))
             except KafkaIndexError as error:
                 latest.findings.failure(answers, rows, error)
 
@@ -111,60 +111,60 @@ class TimestampSearch:
         rows: Longs,
         resolve: Resolve,
     ) -> bool:
-        """Look up ascending timestamps; return False if it must be repeated."""
-        self._extend_reach(segments, int(targets[-1]))
-        reach = np.array(self._reach, np.int64)
-        # A target belongs to the first segment whose largest timestamp is not smaller.
-        bounds = [0, *map(int, np.searchsorted(targets, reach, "right"))]
+        """Look up ascending timestamps; return False if the lookup must be repeated."""
+        self._extend_largest_timestamps(segments, int(targets[-1]))
+        largest_timestamps = np.array(self._largest_timestamps, np.int64)
+        # A target belongs to the first segment whose largest timestamp is at or after the target.
+        bounds = [0, *map(int, np.searchsorted(targets, largest_timestamps, "right"))]
         for number, (first, end) in enumerate(pairwise(bounds)):
             if first == end:
                 continue
             segment = segments[number]
-            part = slice(first, end)
+            targets_slice = slice(first, end)
             largest = segment.largest
             try:
                 located = segment.find_offsets_by_timestamp(
-                    targets[part], self._log_start_offset, resolve
+                    targets[targets_slice], self._log_start_offset, resolve
                 )
                 if segment.largest != largest:
                     return False
             except KafkaIndexError as error:
-                segment.findings.failure(answers, rows[part], error)
+                segment.findings.failure(answers, rows[targets_slice], error)
                 continue
-            at_end = segment.settle(answers, rows[part], located)
+            at_end = segment.write_answers(answers, rows[targets_slice], located)
             # As in Kafka, later segments are not searched, whatever they contain.
-            answers.status[rows[part][at_end]] = Status.NO_RECORD_AT_OR_AFTER
-        beyond = rows[bounds[-1] :]
-        answers.status[beyond] = Status.NO_RECORD_AT_OR_AFTER
-        if self._hidden is not None:
-            self._fail_hidden(answers, beyond, *self._hidden)
+            answers.status[rows[targets_slice][at_end]] = Status.NO_RECORD_AT_OR_AFTER
+        rows_beyond = rows[bounds[-1] :]
+        answers.status[rows_beyond] = Status.NO_RECORD_AT_OR_AFTER
+        if self._unreadable is not None:
+            self._fail_unreadable(answers, rows_beyond, *self._unreadable)
         return True
 
-    def _extend_reach(self, segments: Sequence[LogSegment], timestamp: int) -> None:
-        """Read the largest timestamps of segments until one is at or after this timestamp."""
+    def _extend_largest_timestamps(self, segments: Sequence[LogSegment], timestamp_ms: int) -> None:
+        """Read the largest timestamps of segments up to the first one at or after a timestamp."""
         while (
-            len(self._reach) < len(segments)
-            and self._hidden is None
-            and (not self._reach or self._reach[-1] < timestamp)
+            len(self._largest_timestamps) < len(segments)
+            and self._unreadable is None
+            and (not self._largest_timestamps or self._largest_timestamps[-1] < timestamp_ms)
         ):
-            segment = segments[len(self._reach)]
+            segment = segments[len(self._largest_timestamps)]
             try:
                 largest = segment.largest
             except KafkaIndexError as error:
-                self._hidden = segment, error
+                self._unreadable = segment, error
                 return
-            before = self._reach[-1] if self._reach else NO_TIMESTAMP
-            self._reach.append(max(before, largest.timestamp_ms))
+            previous_ms = self._largest_timestamps[-1] if self._largest_timestamps else NO_TIMESTAMP
+            self._largest_timestamps.append(max(previous_ms, largest.timestamp_ms))
             if not largest.is_certain:
-                self._hidden = segment, None
+                self._unreadable = segment, None
 
     def _retry_unreadable(self) -> None:
-        """Forget the error of an unreadable segment, since it may be transient."""
-        if self._hidden is not None and self._hidden[1] is not None:
-            self._hidden = None
+        """Forget the error of an unreadable segment, since the error may be transient."""
+        if self._unreadable is not None and self._unreadable[1] is not None:
+            self._unreadable = None
 
     @staticmethod
-    def _fail_hidden(
+    def _fail_unreadable(
         answers: Answers, rows: Longs, segment: LogSegment, error: KafkaIndexError | None
     ) -> None:
         """Set the status of queries whose result may be in the unreadable part of a segment."""
@@ -207,12 +207,12 @@ class LogBounds:
         damage = self.segments[-1].damage if self.files.is_stable else None
         if damage is not None and (bound is None or bound > end):
             raise CorruptLogError(
-                f"damage hides the last stable offset: {damage.text}",
+                f"the log is corrupt before its last stable offset: {damage.text}",
                 path=self.segments[-1].file.log_path,
                 position_bytes=damage.position_bytes,
             )
         end = end if bound is None else min(end, bound)
-        return self._stable_end(end) if self.files.is_stable else end
+        return self._read_last_stable_offset(end) if self.files.is_stable else end
 
     @property
     def is_empty(self) -> bool:
@@ -228,23 +228,23 @@ class LogBounds:
             return False
 
     def live_segments(self) -> Sequence[LogSegment]:
-        """Return the segments, or none if the log start is above their end.
+        """Return the segments; none if the log start offset is above the log end.
 
-        A broker then deletes them all (LogLoader.load).
+        A broker deletes all segments of such a log when it starts (LogLoader.load).
         """
         try:
             ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # The log start matters only if it is after the base offset of the unreadable segment.
-            # All queries then search that segment, and report its error.
+            # If the log start offset is above the base offset of the unreadable segment, all
+            # queries search this segment, and report its error.
             return self.segments
         return () if ends_before_start else self.segments
 
     def local_segments(self) -> Sequence[LogSegment]:
         """Return the segments that a broker searches for the largest timestamp.
 
-        In a tiered partition, these are the local segments (UnifiedLog.fetchOffsetByTimestamp); all
-        if no log directory is known.
+        In a tiered partition, a broker searches only local segments
+        (UnifiedLog.fetchOffsetByTimestamp). Returns all segments if no log directory is known.
         """
         segments = self.live_segments()
         start = self.files.local_start_offset
@@ -252,11 +252,10 @@ class LogBounds:
             return segments
         return [segment for segment in segments if segment.base_offset >= start]
 
-    def place_of(self, special: SpecialTimestamp) -> tuple[int, int | None]:
-        """Return the offset of a special timestamp (negative if none), and its epoch if known.
+    def resolve_special(self, special: SpecialTimestamp) -> tuple[int, int | None]:
+        """Return the offset of a special timestamp, -1 if none, and its leader epoch if known.
 
-        Raises `KafkaIndexError` as `end_offset`. A partition that is not tiered is fully local.
-        Source: ``UnifiedLog.fetchOffsetByTimestamp``.
+        Raises the errors of `end_offset`. Source: ``UnifiedLog.fetchOffsetByTimestamp``.
         """
         files, epochs = self.files, self.files.epochs
         uploaded_to = files.tiered_end_offset
@@ -264,13 +263,13 @@ class LogBounds:
         match special:
             case SpecialTimestamp.EARLIEST:
                 offset = self.log_start_offset
-                is_known = bool(epochs) and epochs[0].start_offset <= offset
-                return offset, epochs[0].epoch if is_known else None
+                has_epoch = bool(epochs) and epochs[0].start_offset <= offset
+                return offset, epochs[0].epoch if has_epoch else None
             case SpecialTimestamp.LATEST:
                 offset, log_end = self.end_offset, self.log_end_offset
                 # If an epoch starts at the log end, its leader has not appended yet.
-                known = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
-                return offset, known[-1] if known else None
+                started = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
+                return offset, started[-1] if started else None
             case SpecialTimestamp.EARLIEST_LOCAL:
                 # Without a log directory, local offsets are unknown.
                 if not files.is_tiered or files.local_start_offset is not None:
@@ -284,7 +283,7 @@ class LogBounds:
                     offset = self.log_start_offset
         return offset, LeaderEpochCache(epochs).epoch_for_offset(offset)
 
-    def _stable_end(self, end_offset: int) -> int:
+    def _read_last_stable_offset(self, end_offset: int) -> int:
         """Return the last stable offset, which is cached."""
         if self._last_stable_offset is None:
             from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
@@ -301,48 +300,52 @@ _INDEXES_AHEAD = 16
 _RANGES_AHEAD = 4
 
 
-class Expected(NamedTuple):
-    """A segment that will be searched for ascending offsets; None for searches by time."""
+class PlannedSearch(NamedTuple):
+    """A segment that will be searched, and the ascending offsets; None for a search by time."""
 
     segment: LogSegment
     offsets: Longs | None = None
 
 
 class ReadAhead:
-    """Fetches for segments in the order in which they will be searched."""
+    """Fetches files of segments in the order in which the segments will be searched."""
 
-    def __init__(self, expected: Sequence[Expected], resolve: Resolve) -> None:
-        self._expected = expected
+    def __init__(self, searches: Sequence[PlannedSearch], resolve: Resolve) -> None:
+        self._searches = searches
         self._resolve = resolve
-        self._number_of = {id(each.segment): number for number, each in enumerate(expected)}
-        self._indexed = self._ranged = 0
+        self._number_by_id = {id(search.segment): number for number, search in enumerate(searches)}
+        #: Number of searches whose index files were fetched, and whose log ranges were fetched.
+        self._index_count = self._range_count = 0
 
-    def reach(self, segment: object) -> None:
-        """Fetch for the segments after the next one."""
-        number = self._number_of.get(id(segment))
+    def fetch_after(self, segment: object) -> None:
+        """Fetch files of the segments after a segment that is about to be searched."""
+        number = self._number_by_id.get(id(segment))
         if number is None:
             return
-        self._indexed = max(self._indexed, number)
-        while self._indexed < self._end(number, _INDEXES_AHEAD):
-            each = self._expected[self._indexed]
-            each.segment.indexes.request(with_times=each.offsets is None)
-            self._indexed += 1
-        self._ranged = max(self._ranged, number)
-        while self._ranged < self._end(number, _RANGES_AHEAD):
-            each = self._expected[self._ranged]
-            self._ranged += 1
+        self._index_count = max(self._index_count, number)
+        while self._index_count < self._fetch_end(number, _INDEXES_AHEAD):
+            search = self._searches[self._index_count]
+            search.segment.indexes.request(with_times=search.offsets is None)
+            self._index_count += 1
+        self._range_count = max(self._range_count, number)
+        while self._range_count < self._fetch_end(number, _RANGES_AHEAD):
+            search = self._searches[self._range_count]
+            self._range_count += 1
             # Queries of an unreadable segment report the error later.
             with suppress(KafkaIndexError):
-                if each.offsets is None:
-                    each.segment.request_end()
+                if search.offsets is None:
+                    search.segment.request_end()
                 elif self._resolve is not Resolve.INDEX:
-                    each.segment.request_offsets(each.offsets, self._resolve)
+                    search.segment.request_offsets(search.offsets, self._resolve)
 
-    def _end(self, number: int, ahead: int) -> int:
-        """Return the end of fetching; less at first, if it is uncertain that all are searched."""
-        if self._expected[number].offsets is None:
+    def _fetch_end(self, number: int, ahead: int) -> int:
+        """Return the number of the last segment to fetch, plus 1.
+
+        A search by time may end in the first segments, so fewer segments are fetched at first.
+        """
+        if self._searches[number].offsets is None:
             ahead = min(ahead, number + 1)
-        return min(number + 1 + ahead, len(self._expected))
+        return min(number + 1 + ahead, len(self._searches))
 
 
 class PartitionLog(Closeable):
@@ -351,11 +354,11 @@ class PartitionLog(Closeable):
     Parameters
     ----------
     files : PartitionFiles
-        Its files, with at least one segment; they are opened on first use.
+        The files of the partition, with at least one segment. Files are opened on first use.
     config : IndexConfig, optional
         Determines the entries of indexes that are built in memory.
     cache : SegmentCache, optional
-        Limits the number of open segments, shared with other partitions.
+        Limits the number of open segments of all partitions with this cache.
     max_decompressed_bytes : int
         Memory limit for decompressed records, per process. Batches that need more are unreadable.
     fetched_indexes : FetchedIndexes, optional
@@ -365,7 +368,7 @@ class PartitionLog(Closeable):
 
     Notes
     -----
-    A context manager. Not thread-safe: use one per thread.
+    A context manager. Not thread-safe: open the partition in each thread.
     """
 
     def __init__(
@@ -396,9 +399,9 @@ class PartitionLog(Closeable):
             )
             for segment in files.segments
         )
-        self._bases = np.array([segment.base_offset for segment in files.segments], np.int64)
+        self._base_offsets = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
-        # Searches number their segments, and the local log numbers them differently.
+        # A search caches timestamps by segment number, which differs in the local log.
         self._local_times = (
             self._times
             if files.local_start_offset is None
@@ -424,8 +427,8 @@ class PartitionLog(Closeable):
         path : path
             A directory named ``<topic>-<partition>``, or its URI.
         indexes : path, optional
-            Folder with a folder of index files of the same name, as written by ``build --output``.
-            By default next to the logs.
+            Output folder of ``build``, which contains a folder of index files for the partition. By
+            default, index files are next to the logs.
         upper_bound : UpperBound or str
             Upper bound of results.
         config, max_decompressed_bytes
@@ -436,7 +439,8 @@ class PartitionLog(Closeable):
         Raises
         ------
         InputError
-            It is not a partition directory, contains no segments, or a checkpoint is malformed.
+            The path is not a partition directory, it contains no segments, or a checkpoint is
+            malformed.
         """
         directory = path_of(path, "path")
         refuse_other_types(
@@ -449,7 +453,9 @@ class PartitionLog(Closeable):
         refuse_unread(unread)
         if listing.partition_directories != [absolute_path(directory)]:
             raise InputError(
-                "not one partition directory", path=directory, expected="<topic>-<partition>"
+                "the path is not a partition directory",
+                path=directory,
+                expected="<topic>-<partition>",
             )
         first = listing.segments[0]
         partition = TopicPartition(first.topic, first.partition)
@@ -467,7 +473,7 @@ class PartitionLog(Closeable):
 
     @property
     def topic(self) -> str:
-        """The topic."""
+        """The topic name."""
         return self.files.topic
 
     @property
@@ -519,11 +525,11 @@ class PartitionLog(Closeable):
                 expected=f"{self.log_start_offset}..{self.log_end_offset}",
                 found=offset,
             )
-        first = max(int(np.searchsorted(self._bases, offset, "right")) - 1, 0)
+        first = max(int(np.searchsorted(self._base_offsets, offset, "right")) - 1, 0)
         for segment in self._bounds.live_segments()[first:]:
-            found = segment.offset_to_position(offset)
-            if found is not None:
-                return found
+            batch = segment.offset_to_position(offset)
+            if batch is not None:
+                return batch
         return None
 
     def lookup_offsets(
@@ -534,7 +540,7 @@ class PartitionLog(Closeable):
         Parameters
         ----------
         offsets : array of int64, shape (n,)
-            Absolute, in any order.
+            Absolute offsets, in any order.
         resolve : Resolve
             Level of detail.
 
@@ -555,7 +561,7 @@ class PartitionLog(Closeable):
         Parameters
         ----------
         timestamps_ms : array of int64, shape (n,)
-            In ms, in any order; -1 to -6 are `SpecialTimestamp`.
+            Timestamps in ms, in any order; -1 to -6 are `SpecialTimestamp`.
         resolve : Resolve
             Level of detail.
 
@@ -567,28 +573,28 @@ class PartitionLog(Closeable):
         level = choice_of(Resolve, resolve, "resolve")
         return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
-    def expect_offsets(self, offsets: Longs) -> list[Expected]:
-        """Return the segments that `answer_offsets` will search; the last one comes first."""
+    def plan_searches(self, offsets: Longs) -> list[PlannedSearch]:
+        """Return the segments that `answer_offsets` will search; the last segment comes first."""
         targets, _ = ascending(offsets)
-        parts = np.split(targets, np.searchsorted(targets, self._bases[1:]))
-        *others, last = zip(self.segments, parts, strict=True)
-        asked = [(segment, part) for segment, part in others if len(part)]
-        return [Expected(segment, part) for segment, part in (last, *asked)]
+        parts = np.split(targets, np.searchsorted(targets, self._base_offsets[1:]))
+        searches = [PlannedSearch(*search) for search in zip(self.segments, parts, strict=True)]
+        needed = [search for search, part in zip(searches[:-1], parts, strict=False) if len(part)]
+        return [searches[-1], *needed]
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         """Look up offsets like `lookup_offsets`, with results as numpy columns."""
         if not self._needs_requests:
             return self._answer_offsets(offsets, resolve)
-        ahead = ReadAhead(self.expect_offsets(offsets), resolve)
-        with self._cache.announcing(ahead.reach):
+        ahead = ReadAhead(self.plan_searches(offsets), resolve)
+        with self._cache.announcing(ahead.fetch_after):
             return self._answer_offsets(offsets, resolve)
 
     def answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
         """Look up timestamps like `lookup_timestamps`, with results as numpy columns."""
         if not self._needs_requests:
             return self._answer_timestamps(timestamps_ms, resolve)
-        ahead = ReadAhead([Expected(segment) for segment in self.segments], resolve)
-        with self._cache.announcing(ahead.reach):
+        ahead = ReadAhead([PlannedSearch(segment) for segment in self.segments], resolve)
+        with self._cache.announcing(ahead.fetch_after):
             return self._answer_timestamps(timestamps_ms, resolve)
 
     def take_findings(self) -> list[LookupFinding]:
@@ -613,7 +619,7 @@ class PartitionLog(Closeable):
             stop = start + self._answer_at_end(answers, targets[start:], rows[start:])
         self._answer_in_segments(answers, targets[start:stop], rows[start:stop], resolve)
         if self.files.high_watermark is not None:
-            self._hide_from_end(answers, resolve)
+            self._drop_from_end(answers, resolve)
         return answers
 
     def _answer_timestamps(self, timestamps_ms: Longs, resolve: Resolve) -> Answers:
@@ -627,37 +633,39 @@ class PartitionLog(Closeable):
             self._times.answer(
                 self._bounds.live_segments(), answers, targets[negative:], rows[negative:], resolve
             )
-        # If offsets decrease, even the log end may have batches above it.
-        self._hide_from_end(answers, resolve)
+        # If offsets decrease, even batches above the log end offset may exist.
+        self._drop_from_end(answers, resolve)
         return answers
 
     def _answer_specials(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
         for special in SpecialTimestamp:
-            asked = rows[targets == special]
-            if len(asked):
-                answers.put(asked, self._answer_special(special, resolve).repeat(len(asked)))
+            special_rows = rows[targets == special]
+            if len(special_rows):
+                answers.put(
+                    special_rows, self._answer_special(special, resolve).repeat(len(special_rows))
+                )
 
     def _answer_special(self, special: SpecialTimestamp, resolve: Resolve) -> Answers:
         if resolve is Resolve.INDEX and special is not SpecialTimestamp.EARLIEST:
             return Answers.empty(1, resolve, Status.INVALID_QUERY)
         answers = Answers.empty(1, resolve, Status.NO_RECORD_AT_OR_AFTER)
-        row, last = np.zeros(1, np.int64), self.segments[-1]
+        row, last_segment = np.zeros(1, np.int64), self.segments[-1]
         if special is SpecialTimestamp.MAX_TIMESTAMP:
-            local = self._bounds.local_segments()
-            self._local_times.answer_largest(local, answers, row, resolve)
+            segments = self._bounds.local_segments()
+            self._local_times.answer_largest(segments, answers, row, resolve)
             return answers
         try:
-            offset, epoch = self._bounds.place_of(special)
-            damage = last.damage if special is SpecialTimestamp.LATEST else None
+            offset, epoch = self._bounds.resolve_special(special)
+            damage = last_segment.damage if special is SpecialTimestamp.LATEST else None
         except KafkaIndexError as error:
-            last.findings.failure(answers, row, error)
+            last_segment.findings.failure(answers, row, error)
             return answers
         if offset >= 0 and resolve is not Resolve.RECORD:
             return self.answer_offsets(np.array([offset], np.int64), resolve)
         if damage is not None:
-            last.findings.damage(answers, row, damage.position_bytes)
+            last_segment.findings.damage(answers, row, damage.position_bytes)
         elif offset >= 0:
             # A bound of the log is not a record and has no timestamp.
             answers.status[:] = Status.FOUND
@@ -667,21 +675,24 @@ class PartitionLog(Closeable):
         return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
-        """Set the results of ascending offsets at or above the end; return how many are below."""
-        last = self.segments[-1]
+        """Set the results of offsets at or above the upper bound.
+
+        Returns how many of the ascending offsets are below the bound.
+        """
+        last_segment = self.segments[-1]
         try:
             below = int(np.searchsorted(targets, self.end_offset))
-            damage = last.damage
+            damage = last_segment.damage
         except KafkaIndexError as error:
-            below = int(np.searchsorted(targets, last.base_offset))
-            last.findings.failure(answers, rows[below:], error)
+            below = int(np.searchsorted(targets, last_segment.base_offset))
+            last_segment.findings.failure(answers, rows[below:], error)
             return below
         above = int(np.searchsorted(targets, self.log_end_offset, "right"))
         answers.status[rows[below:above]] = Status.LOG_END
         answers.status[rows[above:]] = Status.AFTER_LOG_END
         if damage is not None:
-            hidden = max(below, int(np.searchsorted(targets, last.next_offset)))
-            last.findings.damage(answers, rows[hidden:], damage.position_bytes)
+            unreadable = max(below, int(np.searchsorted(targets, last_segment.next_offset)))
+            last_segment.findings.damage(answers, rows[unreadable:], damage.position_bytes)
         return below
 
     def _answer_in_segments(
@@ -692,53 +703,57 @@ class PartitionLog(Closeable):
         if not len(targets) or not segments:
             answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
             return
-        bounds = np.append(np.searchsorted(targets, self._bases), len(targets))
-        # If the log starts below the first segment, that segment is searched for lower offsets.
+        bounds = np.append(np.searchsorted(targets, self._base_offsets), len(targets))
+        # The first segment is also searched for offsets below its base offset.
         bounds[0] = 0
-        waiting = np.empty((2, 0), np.int64)
+        pending = np.empty((2, 0), np.int64)
         for number, segment in enumerate(segments):
-            part = slice(int(bounds[number]), int(bounds[number + 1]))
-            if part.start == part.stop and not waiting.size:
+            slice_ = slice(int(bounds[number]), int(bounds[number + 1]))
+            if slice_.start == slice_.stop and not pending.size:
                 continue
-            part_targets, part_rows = targets[part], rows[part]
-            if waiting.size:
+            segment_targets, segment_rows = targets[slice_], rows[slice_]
+            if pending.size:
                 # Offsets for which the previous segment has no batch.
-                part_targets, part_rows = np.hstack([waiting, [part_targets, part_rows]])
+                segment_targets, segment_rows = np.hstack(
+                    [pending, [segment_targets, segment_rows]]
+                )
             try:
                 if resolve is Resolve.INDEX:
-                    segment.lookup_entries(part_targets, part_rows, answers)
+                    segment.lookup_entries(segment_targets, segment_rows, answers)
                     continue
-                located = segment.translate_offsets(part_targets, resolve)
+                located = segment.translate_offsets(segment_targets, resolve)
             except KafkaIndexError as error:
-                segment.findings.failure(answers, part_rows, error)
-                waiting = waiting[:, :0]
+                segment.findings.failure(answers, segment_rows, error)
+                pending = pending[:, :0]
                 continue
-            self._count_behind_gaps(segment, part_targets, located)
-            at_end = segment.settle(answers, part_rows, located)
-            waiting = np.vstack([part_targets[at_end], part_rows[at_end]])
-        answers.status[waiting[1]] = Status.NO_RECORD_AT_OR_AFTER
+            self._report_gaps(segment, segment_targets, located)
+            at_end = segment.write_answers(answers, segment_rows, located)
+            pending = np.vstack([segment_targets[at_end], segment_rows[at_end]])
+        answers.status[pending[1]] = Status.NO_RECORD_AT_OR_AFTER
 
-    def _count_behind_gaps(self, segment: LogSegment, targets: Longs, located: Located) -> None:
-        """Report missing offsets for which the next batch is the result."""
-        bases = located.values[BATCH_BASE_OFFSET]
-        found = bases if located.groups is None else bases[located.groups]
-        behind = (found > targets) & (targets >= self.files.cleaned_to)
-        count = int(np.count_nonzero(behind))
+    def _report_gaps(self, segment: LogSegment, targets: Longs, located: LocatedBatches) -> None:
+        """Report missing offsets, for which the next batch is the result."""
+        group_base_offsets = located.values[BATCH_BASE_OFFSET]
+        base_offsets = (
+            group_base_offsets if located.groups is None else group_base_offsets[located.groups]
+        )
+        is_in_gap = (base_offsets > targets) & (targets >= self.files.cleaned_to)
+        count = int(np.count_nonzero(is_in_gap))
         if count:
-            reason = "no batch contains the offset: the next batch was returned"
+            reason = "no batch contains the offset, so the next batch was returned"
             segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
 
-    def _hide_from_end(self, answers: Answers, resolve: Resolve) -> None:
+    def _drop_from_end(self, answers: Answers, resolve: Resolve) -> None:
         """Remove results at or above the upper bound (``Partition.fetchOffsetForTimestamp``)."""
         if resolve is Resolve.INDEX:
             return
-        # Bounds of the log, which are in no segment, are not records.
-        found = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
-        is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (found != NULL)
+        # Offsets of special timestamps have no segment, because no record needs to exist.
+        offsets = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
+        is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (offsets != NULL)
         if not is_found.any():
             return
         try:
-            hidden = is_found & (found >= self.end_offset)
+            is_dropped = is_found & (offsets >= self.end_offset)
         except KafkaIndexError as error:
             # The log end is above all results, but a smaller upper bound may not be.
             is_bounded = self.files.is_stable or self.files.high_watermark is not None
@@ -746,6 +761,6 @@ class PartitionLog(Closeable):
                 self.segments[-1].findings.failure(answers, np.flatnonzero(is_found), error)
                 answers.values[:, is_found] = NULL
             return
-        if hidden.any():
-            answers.status[hidden] = Status.NO_RECORD_AT_OR_AFTER
-            answers.values[:, hidden] = NULL
+        if is_dropped.any():
+            answers.status[is_dropped] = Status.NO_RECORD_AT_OR_AFTER
+            answers.values[:, is_dropped] = NULL

@@ -1,11 +1,11 @@
-"""The two indexes of a segment: index files that match the log, otherwise built in memory.
+"""The two indexes of a segment: index files that match the log, or indexes built in memory.
 
 Index files of remote segments are fetched, and missing indexes of remote segments built, once for
 all threads of a run. A folder shares built indexes with the other workers of a run.
 
-A file is checked when it is opened: its size, the order of its entries, its last entry, and for the
-time index that no later batch has a larger timestamp. Other entries are compared with the log when
-a lookup uses them (`kafka_index.core.kernels.batch_seek`).
+When an index file is opened, its size, the order of its entries and its last entry are checked. The
+log must have no larger timestamp after the last entry of the time index. Other entries are compared
+with the log when a lookup uses them (`kafka_index.core.kernels.batch_seek`).
 """
 
 from __future__ import annotations
@@ -58,9 +58,11 @@ from kafka_index.core.records.batch_table import ScanStop
 _log = logging.getLogger(__name__)
 
 #: Maximum size of cached indexes; the least recently used indexes are evicted.
-MAX_KEPT_BYTES = 256 << 20
-# Read at the end of a log: more than the padding of any record.
-_END_BYTES = 4096
+MAX_CACHED_BYTES = 256 << 20
+# Number of bytes at the end of a log that are checked for padding.
+_LOG_END_BYTES = 4096
+#: Reason to reject an offset index.
+NO_BATCH_AT_ENTRY = "the entry for offset {} does not point to a batch"
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
 _Key = TypeVar("_Key", bound=Hashable)
@@ -71,8 +73,13 @@ _Value = TypeVar("_Value")
 class BuiltIndexes:
     """Indexes of a segment that were built in memory, in file format.
 
-    `stop` is the reason why they end before their log, if they do. If `has_unindexed`, the log ends
-    with batches whose offsets are too far above the base offset for an entry.
+    Attributes
+    ----------
+    stop
+        Why the scan ended before the end of the log; None if it reached the end.
+    has_unindexed
+        True if the log ends with batches whose offsets are too far above the base offset for an
+        index entry.
     """
 
     base_offset: int
@@ -99,26 +106,26 @@ class IndexFolder:
         self._path = path
 
     def read(self, key: Hashable) -> BuiltIndexes | None:
-        """Read the indexes of a key, None if no worker has written them yet.
+        """Read the indexes of a key, None if no worker has written the file yet.
 
         Raises `KafkaIndexError` if the folder cannot be read.
         """
         path = self._file(key)
         try:
-            with np.load(io.BytesIO(store_of(path).read(path)), allow_pickle=False) as found:
-                stop = json.loads(found["stop"].tobytes())
+            with np.load(io.BytesIO(store_of(path).read(path)), allow_pickle=False) as arrays:
+                stop = json.loads(arrays["stop"].tobytes())
                 return BuiltIndexes(
-                    int(found["base_offset"]),
-                    found["offset_entries"],
-                    found["time_entries"],
+                    int(arrays["base_offset"]),
+                    arrays["offset_entries"],
+                    arrays["time_entries"],
                     None if stop is None else ScanStop(**stop),
-                    has_unindexed=bool(found["has_unindexed"]),
+                    has_unindexed=bool(arrays["has_unindexed"]),
                 )
         except (OSError, ValueError, TypeError, KeyError, zipfile.BadZipFile):
             return None
 
     def write(self, key: Hashable, built: BuiltIndexes) -> None:
-        """Write the indexes of a key; a failure is logged, and other workers build them again."""
+        """Write the indexes of a key; log an error, after which other workers build again."""
         path = self._file(key)
         stop = None if built.stop is None else asdict(built.stop)
         file = io.BytesIO()
@@ -133,7 +140,7 @@ class IndexFolder:
         try:
             store_of(path).put(path, file.getvalue())
         except (KafkaIndexError, OSError) as error:
-            _log.warning("indexes that were built are not shared: %s", error)
+            _log.warning("cannot share built indexes with other workers: %s", error)
 
     def _file(self, key: Hashable) -> str:
         digest = hashlib.sha256(repr(key).encode()).hexdigest()
@@ -141,7 +148,7 @@ class IndexFolder:
 
 
 class FetchedIndexes:
-    """Fetched index files of remote segments, and indexes built for segments without them."""
+    """Fetched index files of remote segments, and indexes built if index files are missing."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -154,14 +161,14 @@ class FetchedIndexes:
         self._folder = folder
 
     def request(self, path: str) -> None:
-        self._requested(path)
+        self._submit_read(path)
 
     def read(self, path: str) -> Bytes | None:
         """Return the content of an index file, None if it does not exist.
 
-        Raises `KafkaIndexError` if it cannot be read.
+        Raises `KafkaIndexError` if the file cannot be read.
         """
-        future = self._requested(path)
+        future = self._submit_read(path)
         try:
             return future.result()
         except BaseException:
@@ -178,14 +185,14 @@ class FetchedIndexes:
         """
         with self._lock:
             future = self._built.get(key)
-            is_ours = future is None
+            is_first = future is None
             if future is None:
                 future = self._built[key] = Future()
             self._built.move_to_end(key)
-        if is_ours:
+        if is_first:
             try:
                 future.set_result(self._read_or_build(key, build))
-            except BaseException as error:  # noqa: BLE001, because others wait for it
+            except BaseException as error:  # noqa: BLE001, because other threads wait for it
                 with self._lock:
                     self._built.pop(key, None)
                 future.set_exception(error)
@@ -204,7 +211,7 @@ class FetchedIndexes:
             folder.write(key, built)
         return built
 
-    def _requested(self, path: str) -> Future[Bytes | None]:
+    def _submit_read(self, path: str) -> Future[Bytes | None]:
         with self._lock:
             future = self._files.get(path)
             if future is None:
@@ -217,18 +224,18 @@ class FetchedIndexes:
 
     def _evict(self) -> None:
         with self._lock:
-            _trim(self._files)
-            _trim(self._built)
+            _evict_least_recent(self._files)
+            _evict_least_recent(self._built)
 
 
-def _trim(kept: OrderedDict[_Key, Future[_Value]]) -> None:
-    sizes = [(key, _size(future)) for key, future in kept.items()]
+def _evict_least_recent(cache: OrderedDict[_Key, Future[_Value]]) -> None:
+    sizes = [(key, _cached_bytes(future)) for key, future in cache.items()]
     total = sum(size for _, size in sizes)
     for key, size in sizes[:-1]:
-        if total <= MAX_KEPT_BYTES // 2:
+        if total <= MAX_CACHED_BYTES // 2:
             break
         if size:
-            del kept[key]
+            del cache[key]
             total -= size
 
 
@@ -240,16 +247,16 @@ def _read(path: str) -> Bytes | None:
     return np.frombuffer(data, np.uint8)
 
 
-def _size(future: Future[_Value]) -> int:
+def _cached_bytes(future: Future[_Value]) -> int:
     if not future.done() or future.cancelled() or future.exception() is not None:
         return 0
-    found = future.result()
-    if isinstance(found, BuiltIndexes):
-        return found.size_bytes
-    return found.nbytes if isinstance(found, np.ndarray) else 0
+    result = future.result()
+    if isinstance(result, BuiltIndexes):
+        return result.size_bytes
+    return result.nbytes if isinstance(result, np.ndarray) else 0
 
 
-class Largest(NamedTuple):
+class LargestTimestamp(NamedTuple):
     """The largest timestamp of a segment, -1 for none.
 
     The offset is the last offset of the first batch with this timestamp, or the base offset.
@@ -265,8 +272,12 @@ class SegmentIndexes:
     """The offset index and the time index of one segment, opened on first use.
 
     Missing and mismatching files, and the tail of the log, are reported as findings. Indexes of
-    remote segments are cached for the run. `stop` is the reason why indexes built in memory end
-    before their log.
+    remote segments are cached for the run.
+
+    Attributes
+    ----------
+    stop
+        Why indexes built in memory end before the log; None if they include all batches.
     """
 
     def __init__(
@@ -287,12 +298,12 @@ class SegmentIndexes:
         self._offset_index = LazyIndex(self._load_offset_index)
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
-        # Constant for the lifetime of this object, so that a remote log is read completely only
-        # once.
+        # The key stays the same for the lifetime of this object, so a remote log is read completely
+        # only once.
         self._build_key: tuple[str, int, int | None] | None = None
-        self._refused: set[str] = set()
+        self._rejected: set[str] = set()
         self._missing: set[str] = set()
-        self._largest: Largest | None = None
+        self._largest: LargestTimestamp | None = None
         self._end: LogEnd | None = None
         self.stop: ScanStop | None = None
         self._has_unindexed = False
@@ -306,12 +317,12 @@ class SegmentIndexes:
         return self._time_index.get()
 
     def request(self, *, with_times: bool) -> None:
-        """Start fetching the index files, if they are remote and not open."""
+        """Start fetching the index files, if they are remote."""
         suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)[: 1 + with_times]
         for suffix in suffixes:
             path = self._path(suffix)
-            is_asked = not self._refused and suffix not in self._missing
-            if is_asked and store_of(path).needs_requests:
+            is_used = not self._rejected and suffix not in self._missing
+            if is_used and store_of(path).needs_requests:
                 self._fetched.request(path)
 
     def request_end(self) -> None:
@@ -322,37 +333,37 @@ class SegmentIndexes:
             if self._log.size_bytes - start <= MAX_TAIL_BYTES:
                 self._log.request(np.array([start]), np.array([self._log.size_bytes]))
 
-    def largest(self) -> Largest:
+    def largest(self) -> LargestTimestamp:
         if self._largest is None:
             self.request(with_times=True)
             index = self.time_index
             if self._largest is None:
                 is_certain = self.stop is None or (self.stop.is_tail and self._segment.is_last)
-                self._largest = Largest(*index.last_entry, is_certain=is_certain)
+                self._largest = LargestTimestamp(*index.last_entry, is_certain=is_certain)
                 if self._has_unindexed:
                     self._largest = self._largest_with_unindexed(self._largest)
         return self._largest
 
     @property
     def end(self) -> LogEnd:
-        """The end of the valid batches; the log after its last index entry is verified once."""
+        """The end of the valid batches. The log after the last index entry is verified once."""
         if self._end is None:
             index = self.offset_index
             self.request_end()
             entry = index.lookup(index.last_offset)
             self._end = self._log.scan_to_end(entry)
             while self._end.end_bytes == entry.position > 0:
-                # The entry points to the corruption itself, so start at the previous entry.
+                # The entry points to the corrupt batch, so scan from the previous entry.
                 entry = index.lookup(entry.offset - 1)
                 self._end = self._log.scan_to_end(entry)
             stop = self._end.stop
             if stop is not None:
                 kind = TAIL if stop.is_tail and self._segment.is_last else UNREADABLE
                 self._findings.add(kind, self._segment.log_path, stop.text, stop.position_bytes)
-            back = self._end.disorder
-            if back is not None and self._segment.is_last:
+            disorder = self._end.disorder
+            if disorder is not None and self._segment.is_last:
                 self._findings.add(
-                    UNREADABLE, self._segment.log_path, back.text, back.position_bytes
+                    UNREADABLE, self._segment.log_path, disorder.text, disorder.position_bytes
                 )
         return self._end
 
@@ -368,19 +379,17 @@ class SegmentIndexes:
                 return 0
             if self._entry_end(entry.position, entry.offset) >= 0:
                 return entry.position
-            self.refuse(
-                OFFSET_INDEX_SUFFIX, f"no batch where its entry for offset {entry.offset} points to"
-            )
+            self.reject(OFFSET_INDEX_SUFFIX, NO_BATCH_AT_ENTRY.format(entry.offset))
 
-    def refuse(self, suffix: str, reason: str) -> None:
+    def reject(self, suffix: str, reason: str) -> None:
         """Build the index in memory from now on, because an entry of its file is wrong.
 
-        Raises `ReadError` if it was built in memory: then the log has changed.
+        Raises `ReadError` if the index was already built in memory, since the log has changed.
         """
         path = self._path(suffix)
-        if suffix in self._refused:
+        if suffix in self._rejected:
             raise ReadError("the log changed while it was read", path=self._segment.log_path)
-        self._refuse(suffix, path, reason)
+        self._reject(suffix, path, reason)
         self._largest = None
         self.close()
 
@@ -392,11 +401,11 @@ class SegmentIndexes:
         ):
             if index.faulted:
                 raise InputError(
-                    "the index was truncated while it was read", path=self._path(suffix)
+                    "the index file was truncated while it was read", path=self._path(suffix)
                 )
 
     def close(self) -> None:
-        """Unmap the files and discard built indexes; the next use reopens or rebuilds them."""
+        """Unmap the files and discard built indexes; the next use opens or builds indexes again."""
         self._offset_index.close()
         self._time_index.close()
         self._built = None
@@ -405,8 +414,8 @@ class SegmentIndexes:
         name = index_name_for(os.path.basename(self._segment.log_path), suffix)
         return os.path.join(self._directory, name)
 
-    def _refuse(self, suffix: str, path: str, reason: str) -> None:
-        self._refused.add(suffix)
+    def _reject(self, suffix: str, path: str, reason: str) -> None:
+        self._rejected.add(suffix)
         self._findings.add(INDEX_REFUSED, path, reason)
 
     def _load_offset_index(self) -> OffsetIndex:
@@ -422,15 +431,15 @@ class SegmentIndexes:
         return loaded
 
     def _load_file(
-        self, suffix: str, kind: type[_Index], mismatch: Callable[[_Index], str | None]
+        self, suffix: str, index_class: type[_Index], find_mismatch: Callable[[_Index], str | None]
     ) -> _Index | None:
         path = self._path(suffix)
         if suffix in self._missing:
             return None
-        if not self._refused.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
-            # The time index was written together with the rejected offset index.
+        if not self._rejected.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
+            # The time index was written together with the rejected offset index, so it is not used.
             return None
-        # An error when opening the log is not an error of its index.
+        # Opened here, so that an error of the log is not reported as an error of its index.
         self._log.open()
         try:
             is_fetched = store_of(path).needs_requests
@@ -438,29 +447,33 @@ class SegmentIndexes:
             if content is None and (is_fetched or not os.path.exists(path)):
                 self._missing.add(suffix)
                 if not is_backup_path(path):  # A backup has no index files.
-                    self._findings.add(NO_INDEX, path, "there is no such file: built in memory")
+                    self._findings.add(
+                        NO_INDEX,
+                        path,
+                        "the index file does not exist; the index is built in memory",
+                    )
                 return None
-            index = kind(path, self._segment.base_offset, writable=False, content=content)
+            index = index_class(path, self._segment.base_offset, writable=False, content=content)
         except RetriableError:
             raise
         except KafkaIndexError as error:
-            self._refuse(suffix, path, error.message)
+            self._reject(suffix, path, error.message)
             return None
         try:
             index.skip_padding()
             index.sanity_check()
             slot = index.find_disorder()
             reason = (
-                mismatch(index)
+                find_mismatch(index)
                 if slot == NOT_FOUND
-                else f"entry {slot} is not above the one before it"
+                else f"entry {slot} is not above entry {slot - 1}"
             )
         except KafkaIndexError as error:
             reason = error.message
         if reason is None:
             return index
         index.close_handler()
-        self._refuse(suffix, path, reason)
+        self._reject(suffix, path, reason)
         return None
 
     def _offset_mismatch(self, index: OffsetIndex) -> str | None:
@@ -469,53 +482,63 @@ class SegmentIndexes:
         if index.entries:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
-                return f"its last entry points to byte {last_position}, after the end of the log"
-            # Entries of a rolled segment are compared with the log on use, so a remote log is not
-            # read now.
+                return f"the last entry points to byte {last_position}, after the end of the log"
+            # The last entry of a rolled remote segment is compared with the log on use, to avoid a
+            # request.
             is_checked = self._segment.is_last or not log.is_fetched
             if is_checked and self._entry_end(last_position, offset) < 0:
-                return f"no batch at byte {last_position} or soon after it ends at offset {offset}"
+                return (
+                    f"the last entry is for offset {offset}, but no batch at or near byte "
+                    f"{last_position} ends at this offset"
+                )
         if self._is_long(log.size_bytes - last_position) and (
-            not self._segment.is_last or self._is_remote_data_at_end()
+            not self._segment.is_last or self._has_data_at_remote_end()
         ):
-            return f"it ends at byte {last_position} of the log, which has {log.size_bytes}"
+            return f"the last entry points to byte {last_position} of {log.size_bytes}"
         return None
 
-    def _is_remote_data_at_end(self) -> bool:
-        """Return whether a remote log ends with more than zero padding.
+    def _has_data_at_remote_end(self) -> bool:
+        """Return whether a remote log ends with other bytes than zeros.
 
-        The index of a last segment may lack entries. Every lookup would fetch the rest, while
-        building the index streams the log only once.
+        The index of a last segment may lack entries. Every lookup would fetch the log after the
+        last entry, but a build of the index streams the log only once.
         """
         log = self._log
         if not log.is_fetched:
             return False
-        return log.complete(lambda: bool(log.array[-_END_BYTES:].any()))
+        return log.complete(lambda: bool(log.array[-_LOG_END_BYTES:].any()))
 
     def _time_mismatch(self, index: TimeIndex) -> str | None:
         log = self._log
         address, size = log.address, log.size_bytes
         position = 0
-        last = index.last_entry
+        last_entry = index.last_entry
         if index.entries:
-            floor = self.floor_position(last.offset)
-            position = log.complete(lambda: int(time_entry_end(address, size, floor, *last)))
+            floor = self.floor_position(last_entry.offset)
+            position = log.complete(lambda: int(time_entry_end(address, size, floor, *last_entry)))
             if position == AT_DAMAGE and floor:
                 # If offsets decrease, the entry may point past its own batch.
-                position = log.complete(lambda: int(time_entry_end(address, size, 0, *last)))
+                position = log.complete(lambda: int(time_entry_end(address, size, 0, *last_entry)))
             if position == AT_DAMAGE:
-                return f"no batch with offset {last.offset} has {last.timestamp} as its latest time"
+                return (
+                    f"the last entry has timestamp {last_entry.timestamp} and offset "
+                    f"{last_entry.offset}, but no batch has both"
+                )
         timestamp, offset, end = log.complete(
             lambda: largest_timestamp_after(address, size, position)
         )
-        if timestamp > max(last.timestamp, NO_TIMESTAMP):
-            # The last segment of a running or killed broker lacks the entry added on closing.
+        if timestamp > max(last_entry.timestamp, NO_TIMESTAMP):
+            # In the last segment of a running or killed broker, the time index has no entry for the
+            # largest timestamp, because the broker appends this entry on closing.
             if not self._segment.is_last or self._is_long(int(end) - position):
-                return f"the log has the later timestamp {timestamp} at offset {offset}"
-            self._largest = Largest(int(timestamp), int(offset))
+                return (
+                    f"the log has timestamp {timestamp} at offset {offset}, which is later than "
+                    "the last entry"
+                )
+            self._largest = LargestTimestamp(int(timestamp), int(offset))
         return None
 
-    def _largest_with_unindexed(self, indexed: Largest) -> Largest:
+    def _largest_with_unindexed(self, indexed: LargestTimestamp) -> LargestTimestamp:
         """Return the largest timestamp, including batches that cannot have an index entry."""
         log, index = self._log, self.offset_index
         position = max(index.lookup(index.last_offset).position, 0)
@@ -537,7 +560,7 @@ class SegmentIndexes:
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes in memory from the batch headers."""
         if self._built is None:
-            # The end of the log was determined with the previous index, and stays the same.
+            # The end of the log, if already determined with a previous index, must not change.
             end = self._end if self._segment.is_last else None
             if self._log.is_fetched:
                 if self._build_key is None:
@@ -562,18 +585,18 @@ class SegmentIndexes:
         builder = IndexBuilder(offset_index, time_index, self._interval)
         source = LogFileSource.of_segment(self._segment, verify_crc=False, recovers=False)
         stop, has_unindexed = None, False
-        limit = INT32_MAX if end is None else end.end_bytes
+        end_bytes = INT32_MAX if end is None else end.end_bytes
         for batches in source.chunks():
-            within = int(np.searchsorted(batches.position_bytes, limit))
-            # Batches too far above the base offset have no entries, and are found by their headers.
-            beyond = np.flatnonzero(batches.last_offset[:within] > base_offset + INT32_MAX)
-            indexed = int(beyond[0]) if len(beyond) else within
-            if indexed:
-                stop = builder.append(batches.slice(0, indexed))
-            if indexed < within:
+            valid_rows = int(np.searchsorted(batches.position_bytes, end_bytes))
+            # Batches too far above the base offset have no entries. Lookups scan their headers.
+            unindexed = np.flatnonzero(batches.last_offset[:valid_rows] > base_offset + INT32_MAX)
+            indexed_rows = int(unindexed[0]) if len(unindexed) else valid_rows
+            if indexed_rows:
+                stop = builder.append(batches.slice(0, indexed_rows))
+            if indexed_rows < valid_rows:
                 has_unindexed = True
                 break
-            if within < batches.rows and end is not None:
+            if valid_rows < batches.rows and end is not None:
                 stop = stop or end.stop
             if stop is not None:
                 break

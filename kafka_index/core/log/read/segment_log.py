@@ -32,12 +32,12 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 if TYPE_CHECKING:
     from kafka_index.core.log.read.batch_decoder import BatchDecoder
 
-# The memory mappings of the log and of both indexes each keep a file descriptor open.
-_FILES_OF_A_SEGMENT = 3
-_FILES_FOR_OTHERS = 128
+# The log and both indexes are memory-mapped. A mapping keeps a file descriptor open.
+_FILES_PER_SEGMENT = 3
+_RESERVED_FILES = 128
 _MIN_SEGMENTS = 8
 
-#: An index that ends more than this before the end of its log is considered incomplete.
+#: An index whose last entry is further than this from the end of the log is incomplete.
 MAX_TAIL_BYTES = 16 << 20
 _T = TypeVar("_T")
 
@@ -45,20 +45,20 @@ _T = TypeVar("_T")
 class SegmentCache:
     """Closes the least recently used segments if more than `max_open` are open.
 
-    They reopen themselves on their next use. Fewer stay open, at least one, if all caches of this
-    process together would reach its limit of open files; a segment needs up to three.
+    A closed segment is reopened on its next use. At least one segment stays open, and fewer than
+    `max_open` if all caches of this process together would reach its limit of open files.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
-    _guard: ClassVar[threading.Lock] = threading.Lock()
+    _lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, max_open: int = 256) -> None:
         if max_open < 1:
-            raise ValueError(f"at least one segment has to be open: {max_open}")
+            raise ValueError(f"max_open is {max_open}, but must be at least 1")
         self._max_open = max_open
         self._open: OrderedDict[int, Closeable] = OrderedDict()
         self._on_use: Callable[[Closeable], None] | None = None
-        with self._guard:
+        with self._lock:
             self._all.add(self)
 
     def __len__(self) -> int:
@@ -97,9 +97,9 @@ class SegmentCache:
         self._open.pop(id(segment), None)
 
     def _evict(self) -> None:
-        with self._guard:
-            elsewhere = sum(len(cache) for cache in self._all) - len(self)
-        limit = max(1, min(self._max_open, _max_segments() - elsewhere))
+        with self._lock:
+            open_in_other_caches = sum(len(cache) for cache in self._all) - len(self)
+        limit = max(1, min(self._max_open, _max_segments() - open_in_other_caches))
         while len(self._open) >= limit:
             _, oldest = self._open.popitem(last=False)
             oldest.close()
@@ -110,7 +110,7 @@ def _max_segments() -> int:
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if limit == resource.RLIM_INFINITY:
         limit = 1 << 20
-    return max(_MIN_SEGMENTS, (limit - _FILES_FOR_OTHERS) // _FILES_OF_A_SEGMENT)
+    return max(_MIN_SEGMENTS, (limit - _RESERVED_FILES) // _FILES_PER_SEGMENT)
 
 
 class SegmentLog:
@@ -134,7 +134,7 @@ class SegmentLog:
     def open(self) -> FileArray:
         """Open the log if necessary.
 
-        Raises `InputError` if that fails, or if the log changed since it was listed.
+        Raises `InputError` if the log cannot be opened, or changed since it was listed.
         """
         if self._file is None:
             self._file = array_of(self._open_source(self._segment.log_path, self._segment))
@@ -173,7 +173,7 @@ class SegmentLog:
 
     @cached_property
     def decoder(self) -> BatchDecoder:
-        """Decodes batches, which most queries do not need."""
+        """The decoder of batches, which most queries do not need."""
         from kafka_index.core.log.read.batch_decoder import BatchDecoder  # noqa: PLC0415
 
         return BatchDecoder(self, self._max_decompressed_bytes)
@@ -181,18 +181,18 @@ class SegmentLog:
     def first_offset_at(self, position_bytes: int) -> int:
         """Return the first offset inside a compressed v0 or v1 message.
 
-        Raises `CorruptLogError` if it cannot be decompressed.
+        Raises `CorruptLogError` if the message cannot be decompressed.
         """
         return self.decoder.first_offset_at(position_bytes)
 
-    def why_unreadable(self, position_bytes: int) -> str:
+    def unreadable_reason(self, position_bytes: int) -> str:
         """Return why a batch or one of its records cannot be read."""
-        return self.complete(lambda: self._why_unreadable(position_bytes))
+        return self.complete(lambda: self._find_unreadable_reason(position_bytes))
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
-        """Verify the batches from the last index entry on, and return where they end.
+        """Verify the batches from the last index entry on, and return the end of the log.
 
-        A long rest of a remote log is streamed instead of kept in memory.
+        If a long range of a remote log follows the entry, this range is streamed instead of cached.
         """
         base_offset = self._segment.base_offset
         if self.is_fetched and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:
@@ -221,8 +221,8 @@ class SegmentLog:
             self._file.close()
             self._file = None
 
-    def _why_unreadable(self, position_bytes: int) -> str:
+    def _find_unreadable_reason(self, position_bytes: int) -> str:
         stop = stop_at(self.array, position_bytes, self._segment.base_offset)
         if stop is not None:
             return stop.text
-        return self.decoder.why_unreadable(position_bytes)
+        return self.decoder.unreadable_reason(position_bytes)

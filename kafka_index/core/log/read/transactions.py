@@ -43,7 +43,7 @@ from kafka_index.core.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 
 # A transaction marker has 78 bytes; later versions may have more.
 _MAX_MARKER_BYTES = 128
-_CANNOT_FOLLOW = "its transactions cannot be followed: "
+_UNTRACKED = "the transactions of the log cannot be tracked: "
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,45 +66,52 @@ class AbortedTransactions:
         order = np.lexsort((columns[1], columns[0]))
         return cls(*(column[order] for column in columns))
 
-    def within(self, first_offset: int, last_offset: int) -> AbortedTransactions:
-        kept = (self.first_offsets <= last_offset) & (self.last_offsets >= first_offset)
+    def overlapping(self, first_offset: int, last_offset: int) -> AbortedTransactions:
+        overlaps = (self.first_offsets <= last_offset) & (self.last_offsets >= first_offset)
         return AbortedTransactions(
-            self.producer_ids[kept], self.first_offsets[kept], self.last_offsets[kept]
+            self.producer_ids[overlaps], self.first_offsets[overlaps], self.last_offsets[overlaps]
         )
 
-    def hold(self, batches: BatchColumns) -> NDArray[np.bool_]:
+    def mask(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches belong to an aborted transaction.
 
-        As in the consumer: the producer has an aborted transaction that starts at or before the
-        batch's last offset and whose marker follows.
+        As in the consumer, an aborted transaction of the producer starts at or before the batch's
+        last offset, and its marker follows the batch.
         """
-        held = np.zeros(batches.rows, np.bool_)
+        is_aborted = np.zeros(batches.rows, np.bool_)
         if not len(self.producer_ids):
-            return held
-        kind = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
-        rows = np.flatnonzero(kind == TRANSACTIONAL_MASK)
-        # A producer's transactions do not overlap, so only the latest started one can contain a
-        # batch. Two searches find the rank of a pair of producer and offset.
+            return is_aborted
+        transaction_bits = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
+        rows = np.flatnonzero(transaction_bits == TRANSACTIONAL_MASK)
+        # A producer's transactions do not overlap, so only the latest started transaction can
+        # contain a batch.
         for producer_id in np.unique(batches.producer_id[rows]):
             start, end = np.searchsorted(self.producer_ids, [producer_id, producer_id + 1])
             if start == end:
                 continue
-            own = rows[batches.producer_id[rows] == producer_id]
+            producer_rows = rows[batches.producer_id[rows] == producer_id]
             latest = np.searchsorted(
-                self.first_offsets[start:end], batches.last_offset[own], "right"
+                self.first_offsets[start:end], batches.last_offset[producer_rows], "right"
             )
             markers = self.last_offsets[start:end][np.maximum(latest - 1, 0)]
-            held[own] = (latest > 0) & (batches.base_offset[own] <= markers)
-        return held
+            is_aborted[producer_rows] = (latest > 0) & (
+                batches.base_offset[producer_rows] <= markers
+            )
+        return is_aborted
 
 
 @dataclass(frozen=True, slots=True)
 class TransactionBounds:
     """The bounds of a ``read_committed`` read of a partition.
 
-    `last_stable_offset` is exclusive. `aborted` has the aborted transactions with batches in the
-    range. `damage` is a corruption after which transactions are unknown; the last stable offset is
-    at or before it.
+    Attributes
+    ----------
+    last_stable_offset
+        Exclusive end of the read.
+    aborted
+        The aborted transactions with batches in the range of the read.
+    damage
+        A corruption at or after the last stable offset. Later transactions are unknown.
     """
 
     last_stable_offset: int
@@ -117,63 +124,77 @@ def read_transactions(
 ) -> TransactionBounds:
     """Return the last stable offset, and the aborted transactions of a range of offsets.
 
-    `first_offset` and `last_offset` are inclusive; by default the range extends to the end, and it
-    is empty if last is below first. `end_offset` is the reader's upper bound: high watermark or log
-    end. Reads the batches of the range, and later batches up to the end of all transactions with a
-    batch in the range. Raises `CorruptLogError` if a batch contradicts earlier transactions, so
-    that a broker would fail too, and `InputError` if a file cannot be read.
+    Reads the batches of the range, and later batches up to the end of all transactions with a batch
+    in the range. Raises `CorruptLogError` if a batch contradicts earlier transactions, which a
+    broker rejects too, and `InputError` if a file cannot be read.
+
+    Parameters
+    ----------
+    first_offset, last_offset
+        Inclusive range. By default, the range extends to `end_offset`. The range is empty if
+        `last_offset` is below `first_offset`.
+    end_offset
+        The reader's upper bound: the high watermark or the log end offset.
     """
     last_offset = end_offset - 1 if last_offset is None else min(last_offset, end_offset - 1)
-    bases = np.array([segment.base_offset for segment in files.segments], np.int64)
-    count = int(np.searchsorted(bases, end_offset))
-    known, start = _state_before(files, count, end_offset)
-    first = count
+    base_offsets = np.array([segment.base_offset for segment in files.segments], np.int64)
+    count = int(np.searchsorted(base_offsets, end_offset))
+    end_state, snapshot_number = _read_producers_before(files, count, end_offset)
+    first_number = count
     if first_offset <= last_offset:
-        first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
-    # Only transactions with batches in this range are tracked; their earlier part is irrelevant.
-    own = PartitionState()
+        first_number = max(int(np.searchsorted(base_offsets, first_offset, "right")) - 1, 0)
+    # The batches before the range do not matter, so this state starts without transactions.
+    range_state = PartitionState()
     aborted: list[NDArray[np.void]] = []
     damage = None
-    for number in range(min(first, start), count):
+    for number in range(min(first_number, snapshot_number), count):
         segment = files.segments[number]
-        is_read = number >= first and (
-            segment.base_offset <= last_offset or _has_open(own, last_offset)
+        is_read = number >= first_number and (
+            segment.base_offset <= last_offset or _has_open_transaction(range_state, last_offset)
         )
-        if not is_read and number < start:
+        if not is_read and number < snapshot_number:
             continue
-        states = [own] * is_read + [known] * (number >= start)
+        states = [range_state] * is_read + [end_state] * (number >= snapshot_number)
         is_open = any(state.first_unstable_offset is not None for state in states)
-        following_base = int(bases[number + 1]) if number + 1 < len(bases) else None
-        followed, hidden = _follow(segment, (following_base, end_offset), is_open=is_open)
-        entries = [_apply(state, followed, segment) for state in states]
+        following_base = int(base_offsets[number + 1]) if number + 1 < len(base_offsets) else None
+        segment_state, hidden = _follow_segment(
+            segment, (following_base, end_offset), is_open=is_open
+        )
+        entries = [_apply(state, segment_state, segment) for state in states]
         aborted += entries[:is_read]
         if hidden is None:
             continue
-        if number < start and hidden.offset > last_offset and not _has_open(own, last_offset):
+        if (
+            number < snapshot_number
+            and hidden.offset > last_offset
+            and not _has_open_transaction(range_state, last_offset)
+        ):
             continue
         end_offset, damage = hidden
-        known = known if number >= start else own
+        end_state = end_state if number >= snapshot_number else range_state
         break
     return TransactionBounds(
-        last_stable_offset_of_log(known.first_unstable_offset, files.log_start_offset, end_offset),
+        last_stable_offset_of_log(
+            end_state.first_unstable_offset, files.log_start_offset, end_offset
+        ),
         AbortedTransactions.of_entries(aborted),
         damage,
     )
 
 
-def _has_open(state: PartitionState, last_offset: int) -> bool:
+def _has_open_transaction(state: PartitionState, last_offset: int) -> bool:
     first = state.first_unstable_offset
     return first is not None and first <= last_offset
 
 
-def _state_before(
+def _read_producers_before(
     files: PartitionFiles, number: int, end_offset: int
 ) -> tuple[PartitionState, int]:
-    """Return the producers at the start of the given or an earlier segment, and its number.
+    """Return the producers at the start of a segment, and the number of this segment.
 
-    They come from the latest snapshot that a broker would load there (UnifiedLog.
-    rebuildProducerState); a clean shutdown leaves one at the log end. Each remote segment was
-    uploaded with the snapshot at its end.
+    The segment has at most the given number. The producers come from the latest snapshot that a
+    broker would load (UnifiedLog.rebuildProducerState). A clean shutdown leaves a snapshot at the
+    log end. Each remote segment was uploaded with the snapshot at its end.
     """
     # If any segment of a tiered partition is local, the last one is.
     directory = files.segments[-1].partition_directory
@@ -189,14 +210,14 @@ def _state_before(
         if offset in offsets:
             _, entries, _ = load_latest_snapshot(directory, [offset])
         elif 0 < candidate < number:
-            entries = _uploaded_snapshot(files.segments[candidate - 1])
+            entries = _read_uploaded_snapshot(files.segments[candidate - 1])
         if entries is not None:
             return PartitionState(entries), candidate
     return PartitionState(), 0
 
 
-def _uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
-    """Return the producers at the end of a remote segment, None if there is no snapshot."""
+def _read_uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
+    """Return the producers at the end of a remote segment, None without a valid snapshot."""
     if not is_segment_path(segment.log_path):
         return None
     path = segment.log_path.removesuffix(LOG_SUFFIX) + SNAPSHOT_SUFFIX
@@ -206,33 +227,39 @@ def _uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
         return None
 
 
-class _Hidden(NamedTuple):
-    """A corruption, and the offset from which on it may contain markers."""
+class _HiddenMarkers(NamedTuple):
+    """A corruption that may contain transaction markers, and the first of their offsets."""
 
     offset: int
     error: CorruptLogError
 
 
-def _follow(
+def _follow_segment(
     segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
-) -> tuple[SegmentState, _Hidden | None]:
-    """Return the effect of a segment's batches, up to a corruption that may contain a marker.
+) -> tuple[SegmentState, _HiddenMarkers | None]:
+    """Return the state after a segment's batches, up to a corruption that may contain a marker.
 
-    `bounds` are the base offset of the next segment and the reader's upper bound. `is_open` means
-    that a transaction of an earlier segment is open. Batches out of order, and transactional
-    batches with a wrong checksum, are skipped, as by readers. While a transaction is open, a batch
-    that is out of order or as small as a marker may have ended it, whatever its header contains.
+    Batches out of order, and transactional batches with a wrong checksum, are skipped, as by
+    readers. While a transaction is open, a batch that is out of order, or corrupt and as small as a
+    marker, may have been the marker that ended the transaction.
+
+    Parameters
+    ----------
+    bounds
+        The base offset of the next segment, and the reader's upper bound.
+    is_open
+        True if a transaction of an earlier segment is open.
     """
     table = ProducerTable()
     following_base, end_offset = bounds
     order = BatchOrder(segment.base_offset, following_base)
     source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
     for window, start, batches in source.windows():
-        for offset, stop in _followed(table, order, batches, window, start, end_offset):
+        for offset, stop in _follow_chunk(table, order, batches, window, start, end_offset):
             if stop.refused:
-                raise stop.error(CorruptLogError, segment.log_path, _CANNOT_FOLLOW)
+                raise stop.error(CorruptLogError, segment.log_path, _UNTRACKED)
             if is_open or (table.producers["current_txn_first_offset"] >= 0).any():
-                return SegmentState.of_table(table), _Hidden(
+                return SegmentState.of_table(table), _HiddenMarkers(
                     offset, stop.error(CorruptLogError, segment.log_path)
                 )
         if int(batches.base_offset[-1]) >= end_offset:
@@ -240,11 +267,11 @@ def _follow(
     end, hidden = source.stop, None
     is_tail = end is None or (end.is_tail and segment.is_last)
     if end is not None and not is_tail and order.next_offset < end_offset:
-        hidden = _Hidden(order.next_offset, end.error(CorruptLogError, segment.log_path))
+        hidden = _HiddenMarkers(order.next_offset, end.error(CorruptLogError, segment.log_path))
     return SegmentState.of_table(table), hidden
 
 
-def _followed(
+def _follow_chunk(
     table: ProducerTable,
     order: BatchOrder,
     batches: BatchColumns,
@@ -254,41 +281,43 @@ def _followed(
 ) -> Iterator[tuple[int, ScanStop]]:
     """Add batches below an offset to a table; yield corruptions that may have been markers.
 
-    Each comes with the offset after the last batch before it.
+    A corruption is yielded with the offset after the last batch before the corruption.
     """
-    for found in order.follow(batches):
-        following = order.next_offset
-        if isinstance(found, ScanStop):
-            yield following, found
+    for ordered in order.follow(batches):
+        next_offset = order.next_offset
+        if isinstance(ordered, ScanStop):
+            yield next_offset, ordered
             continue
-        above = np.flatnonzero(found.base_offset >= end_offset)
-        kept = found.slice(0, int(above[0])) if len(above) else found
+        end_rows = np.flatnonzero(ordered.base_offset >= end_offset)
+        bounded = ordered.slice(0, int(end_rows[0])) if len(end_rows) else ordered
         row = 0
-        for wrong in [*_wrong_rows(kept, window, window_position), kept.rows]:
-            if row < wrong:
-                _, stop = table.follow(kept.slice(row, wrong))
+        for wrong_row in [*_find_wrong_checksums(bounded, window, window_position), bounded.rows]:
+            if row < wrong_row:
+                _, stop = table.follow(bounded.slice(row, wrong_row))
                 if stop is not None:
-                    yield following, replace(stop, refused=True)
-                following = int(kept.last_offset[wrong - 1]) + 1
-            if wrong < kept.rows and kept.size_bytes[wrong] <= _MAX_MARKER_BYTES:
-                yield following, ScanStop(BAD_CRC, int(kept.position_bytes[wrong]))
-            row = wrong + 1
+                    yield next_offset, replace(stop, refused=True)
+                next_offset = int(bounded.last_offset[wrong_row - 1]) + 1
+            if wrong_row < bounded.rows and bounded.size_bytes[wrong_row] <= _MAX_MARKER_BYTES:
+                yield next_offset, ScanStop(BAD_CRC, int(bounded.position_bytes[wrong_row]))
+            row = wrong_row + 1
 
 
-def _wrong_rows(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
-    """Return batches with a wrong checksum that are transactional or as small as a marker."""
+def _find_wrong_checksums(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
+    """Return the rows of corrupt batches that are transactional or as small as a marker."""
     is_checked = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
     rows = np.flatnonzero(is_checked | (batches.size_bytes <= _MAX_MARKER_BYTES))
     matches = np.empty(len(rows), np.bool_)
     starts = batches.position_bytes[rows] - window_position
     fill_checksum_matches(window, starts, batches.size_bytes[rows], matches)
-    wrong: list[int] = rows[~matches].tolist()
-    return wrong
+    wrong_rows: list[int] = rows[~matches].tolist()
+    return wrong_rows
 
 
-def _apply(state: PartitionState, followed: SegmentState, segment: SegmentFile) -> NDArray[np.void]:
+def _apply(
+    state: PartitionState, segment_state: SegmentState, segment: SegmentFile
+) -> NDArray[np.void]:
     """Apply a segment to a state; return its aborted transactions."""
-    aborted, stop = state.apply(followed)
+    aborted, stop = state.apply(segment_state)
     if stop is not None:
-        raise stop.error(CorruptLogError, segment.log_path, _CANNOT_FOLLOW)
+        raise stop.error(CorruptLogError, segment.log_path, _UNTRACKED)
     return aborted

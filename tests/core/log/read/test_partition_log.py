@@ -127,7 +127,7 @@ def test_partition_returns_its_name_and_end_offsets(tmp_path: Path) -> None:
 
 def test_folder_that_is_not_a_partition_is_not_opened(tmp_path: Path) -> None:
     PLAIN.write(tmp_path)
-    with pytest.raises(InputError, match="not one partition directory"):
+    with pytest.raises(InputError, match="not a partition directory"):
         PartitionLog.open(tmp_path)
 
 

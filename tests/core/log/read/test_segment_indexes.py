@@ -97,7 +97,7 @@ def test_entries_out_of_order_are_rejected(tmp_path: Path, suffix: str) -> None:
     (finding,) = found_with(tmp_path, suffix, right[size : 2 * size] + right[:size] + right[-size:])
     assert (finding.kind, finding.reason) == (
         INDEX_REFUSED,
-        "entry 1 is not above the one before it",
+        "entry 1 is not above entry 0",
     )
 
 
@@ -105,13 +105,13 @@ def test_entries_out_of_order_are_rejected(tmp_path: Path, suffix: str) -> None:
     ("suffix", "entry", "reason"),
     [
         (OFFSET, (19, SIZE * 10 + 1), "after the end of the log"),
-        (OFFSET, (INT32_MAX, SIZE * 8), "no batch at byte"),
-        (OFFSET, (18, SIZE * 9), "no batch at byte"),
-        (OFFSET, (19, SIZE * 9 - 5), "no batch at byte"),
-        (TIME, (290, 19), "no batch with offset 19 has 290 as its latest time"),
-        (TIME, (285, 17), "no batch with offset 17 has 285 as its latest time"),
-        (TIME, (400, 19), "no batch with offset 19 has 400 as its latest time"),
-        (TIME, (400, 5000), "no batch with offset 5000 has 400 as its latest time"),
+        (OFFSET, (INT32_MAX, SIZE * 8), "but no batch at or near byte"),
+        (OFFSET, (18, SIZE * 9), "but no batch at or near byte"),
+        (OFFSET, (19, SIZE * 9 - 5), "but no batch at or near byte"),
+        (TIME, (290, 19), "timestamp 290 and offset 19, but no batch has both"),
+        (TIME, (285, 17), "timestamp 285 and offset 17, but no batch has both"),
+        (TIME, (400, 19), "timestamp 400 and offset 19, but no batch has both"),
+        (TIME, (400, 5000), "timestamp 400 and offset 5000, but no batch has both"),
     ],
 )
 def test_wrong_last_index_entry_is_rejected(
@@ -140,7 +140,8 @@ def test_entry_in_the_middle_of_the_time_index_is_rejected_when_it_is_used(
         (finding,) = log.take_findings()
     assert finding.kind == INDEX_REFUSED
     assert finding.reason == (
-        f"its entry {wrong[4].timestamp} at offset {wrong[4].offset} is not in the log"
+        f"the entry with timestamp {wrong[4].timestamp} and offset {wrong[4].offset} does not "
+        "match the log"
     )
 
 
@@ -155,7 +156,7 @@ def test_entry_in_the_middle_is_rejected_when_it_is_used(tmp_path: Path) -> None
         assert ask_offset(log, wrong[4].offset + 1).found_offset == wrong[4].offset + 1
         (finding,) = log.take_findings()
     assert finding.kind == INDEX_REFUSED
-    assert finding.reason == f"no batch where its entry for offset {wrong[4].offset} points to"
+    assert finding.reason == f"the entry for offset {wrong[4].offset} does not point to a batch"
 
 
 @pytest.mark.parametrize("entries", [ENTRIES[:-2], []])
@@ -165,7 +166,7 @@ def test_time_index_that_ends_too_early_is_rejected(
     # Its segment would not be chosen for what is later.
     (finding,) = found_with(tmp_path, TIME, time_file(FIRST, entries))
     assert finding.kind == INDEX_REFUSED
-    assert "the log has the later timestamp" in finding.reason
+    assert "later than the last entry" in finding.reason
 
 
 def test_empty_time_index_fits_a_log_without_timestamps(tmp_path: Path) -> None:
