@@ -255,7 +255,7 @@ def test_build_in_place_keeps_the_index_files_of_a_damaged_log(
     assert result.returncode == 1
     rows = pq.read_table(report)
     assert rows["status"].to_pylist() == ["built", "truncated", "failed"]
-    assert "there is one: remove it" in rows["reason"][1].as_py()
+    assert "an .index already exists: remove" in rows["reason"][1].as_py()
     assert "state_unknown" in rows["reason"][2].as_py()
     after = {path.name: path.read_bytes() for path in directory.iterdir()}
     assert {name: data for name, data in after.items() if not name.startswith(".")} == before

@@ -102,7 +102,7 @@ def test_log_that_starts_after_its_end_is_emptied_by_kafka_and_built_with_a_note
     _, rows = built_by_us(scratch, StatePartition(logs, log_start_offset=10))
     assert [row.status for row in rows] == ["built", "built"]
     assert [row.reason_code for row in rows] == [None, "log_start_above_end"]
-    assert "the log ends at 9, below its start" in str(rows[-1].note)
+    assert "the log ends at offset 9, below the log start offset" in str(rows[-1].note)
     _, rows = built_by_us(scratch, StatePartition(logs, log_start_offset=9))
     assert [row.reason_code for row in rows] == [None, None]
 

@@ -228,7 +228,7 @@ def test_in_place_snapshot_at_the_log_start_has_the_earlier_producers(
     code, rows = run(tmp_path, data, "--in-place", "--force")
 
     assert code == 0
-    assert rows[0]["note"] == f"earlier producers are from {BASES[1]:020d}.snapshot"
+    assert rows[0]["note"] == f"earlier producers were loaded from {BASES[1]:020d}.snapshot"
     kept = {name: data for name, data in complete_files.items() if f"{BASES[0]:020d}" not in name}
     epochs = f"{FOLDER}/leader-epoch-checkpoint"
     result = built_files(data)

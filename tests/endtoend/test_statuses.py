@@ -67,7 +67,7 @@ def test_build_in_place_writes_no_index_for_a_damaged_segment(data: Path, tmp_pa
         assert done.returncode == 1
         assert statuses(rows)[0] == "truncated"
         assert rows[0]["reason"].startswith("bad_crc (expected 0x")
-        assert "not published in place" in rows[0]["reason"]
+        assert "the index files were not published" in rows[0]["reason"]
         assert rows[0]["position_bytes"] == rows[0]["valid_bytes"] <= 30_000
         name = f"{PARTITION}/{log.stem}"
         others = {
@@ -105,7 +105,7 @@ def test_build_in_place_of_offset_indexes_only_fails_for_transactional_segments(
     assert statuses(rows) == ["built"] * 4 + ["failed"] * 3
     for row in rows[4:]:
         assert row["topic"] == "payments"
-        assert row["reason"].startswith("transactional: not built in place without its .txnindex")
+        assert row["reason"].startswith("transactional: the segment was not built")
     assert index_files(data) == broker_files(PARTITION)
     # Not even a file that comes and goes again: but for its time, the folder is as it was.
     after = state(data / TRANSACTIONAL)
@@ -120,7 +120,7 @@ def test_build_in_place_accepts_and_keeps_preallocated_zeros(data: Path, tmp_pat
     done, rows = build_with_report(build_here, tmp_path, "--input", data, "--in-place")
     assert done.returncode == 0
     assert statuses(rows) == ["built"] * 3 + ["truncated"]
-    assert rows[-1]["reason"].startswith("preallocated_tail; not published in place")
+    assert rows[-1]["reason"].startswith("preallocated_tail; the index files were not published")
     assert rows[-1]["position_bytes"] == rows[-1]["valid_bytes"] == size
     assert not log.with_suffix(".index").exists()
 

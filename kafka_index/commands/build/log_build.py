@@ -45,7 +45,7 @@ from kafka_index.core.log.recovery.publish import (
     publish_partitions,
     publish_segment,
 )
-from kafka_index.core.log.recovery.scan import keep_segment, stage_segment, stage_segments
+from kafka_index.core.log.recovery.scan import find_unchanged_segment, stage_segment, stage_segments
 from kafka_index.core.log.recovery.settings import BUILT, FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.scan.segment_scan import LogFileSource
@@ -108,7 +108,7 @@ class LogRound:
         )
 
     def collect_published_rows(self, settings: BuildSettings) -> list[SegmentReport]:
-        staged_segments = [keep_segment(segment, settings) for segment in self.segments]
+        staged_segments = [find_unchanged_segment(segment, settings) for segment in self.segments]
         rows = [staged.report for staged in staged_segments if staged is not None]
         if settings.force:
             # With --overwrite, keep only the segments that this run built.

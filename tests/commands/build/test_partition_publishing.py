@@ -121,7 +121,7 @@ def test_segments_after_a_failed_segment_are_built_only_without_aborted_transact
     assert mine[1].reason == "not_transactional"
     for text in (str(mine[2].reason), str(mine[3].note)):
         assert text.startswith(f"state_unknown: segment {second} failed")
-    assert "it has aborted transactions" in str(mine[2].reason)
+    assert "this segment has aborted transactions" in str(mine[2].reason)
     assert {row.status for row in rows if row.topic == "other"} == {"built"}
     names = {
         re.sub("^0+(?=[0-9])", "", path.name) for path in (tmp_path / "out" / FOLDER).iterdir()

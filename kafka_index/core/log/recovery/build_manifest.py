@@ -1,8 +1,9 @@
 """The build manifest of a partition: the logs from which its files were built, and their report.
 
-It is a hidden file in the partition directory, ``.partition.kafka-index``, written after all other
-files: a line of JSON, and two Arrow streams, with a row per segment and a row per published file. A
-broker ignores it, because its name has no offset (LogFileUtils.offsetFromFileName).
+The manifest is a hidden file in the partition directory, ``.partition.kafka-index``, which is
+written after all other files. It contains a line of JSON, and two Arrow streams, with a row per
+segment and a row per published file. A broker ignores the manifest, because the name has no offset
+(LogFileUtils.offsetFromFileName).
 
 A published file is unchanged if its size and version are the same as right after its publication.
 The version is the ETag, or the ctime of a local file, which no program can set. If the version
@@ -59,7 +60,7 @@ _VERSION = 1
 _DIGEST_BYTES = 16
 _CACHED_PARTITIONS = 64
 # Concurrent reads of manifests, since requests to a store mostly wait.
-_MANIFESTS_AT_A_TIME = 8
+_CONCURRENT_READS = 8
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
 _STATE_KINDS = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 
@@ -111,10 +112,20 @@ class _Head:
 class BuildManifest:
     """The logs and settings from which the files of a partition were built.
 
-    The outputs are sorted. `expire_after_ms` and `expire_at_ms` are set if idle producers were
-    omitted. `start` identifies the files from which the merge started, by size and time; it is
-    empty if nothing was merged. `is_complete` means that every segment is listed and was merged.
-    The tables are `MANIFEST_SEGMENTS`, by base offset, and `MANIFEST_FILES`.
+    Attributes
+    ----------
+    outputs
+        Values of `BuildOutput`, sorted.
+    expire_after_ms, expire_at_ms
+        `ProducerExpiration` of the build, None if idle producers were not omitted.
+    start
+        Identifies the files from which the merge started, by size and time; empty without a merge.
+    is_complete
+        True if the manifest lists every segment, and all segments were merged.
+    segments
+        Table of `MANIFEST_SEGMENTS`, by base offset.
+    files
+        Table of `MANIFEST_FILES`.
     """
 
     run_id: str
@@ -142,13 +153,13 @@ class BuildManifest:
         """Parse the bytes of `to_bytes`; None for any other bytes."""
         head, _, body = data.partition(b"\n")
         try:
-            outer = json.decode(head)
-            if outer["version"] != _VERSION or outer["digest"] != _digest(
-                json.encode(outer["record"]) + body
+            envelope = json.decode(head)
+            if envelope["version"] != _VERSION or envelope["digest"] != _digest(
+                json.encode(envelope["record"]) + body
             ):
                 return None
-            middle = outer["segments_bytes"]
-            fields = convert_fields(outer["record"], _Head)
+            files_start = envelope["segments_bytes"]
+            fields = convert_fields(envelope["record"], _Head)
             return cls(
                 fields.run_id,
                 ScanSettings(*fields.settings),
@@ -157,8 +168,8 @@ class BuildManifest:
                 fields.expire_at_ms,
                 fields.start,
                 fields.is_whole,
-                _table(body[:middle], MANIFEST_SEGMENTS),
-                _table(body[middle:], MANIFEST_FILES),
+                _decode_table(body[:files_start], MANIFEST_SEGMENTS),
+                _decode_table(body[files_start:], MANIFEST_FILES),
             )
         except (*MALFORMED, ValueError, TypeError, KeyError, pa.ArrowException):
             return None
@@ -179,34 +190,34 @@ class BuildManifest:
             "start": self.start,
             "is_whole": self.is_complete,
         }
-        segments, files = _stream(self.segments), _stream(self.files)
-        outer = {
+        segments, files = _encode_table(self.segments), _encode_table(self.files)
+        envelope = {
             "version": _VERSION,
             "digest": _digest(json.encode(fields) + segments + files),
             "segments_bytes": len(segments),
             "record": fields,
         }
-        return b"\n".join((json.encode(outer), segments + files))
+        return b"\n".join((json.encode(envelope), segments + files))
 
     def allows(self, settings: ScanSettings) -> bool:
         """Return whether scans with these settings would have the same results."""
-        own = self.settings
+        scanned_with = self.settings
         return (
-            own.index_interval_bytes == settings.index_interval_bytes
-            and own.index_size_max_bytes == settings.index_size_max_bytes
-            and (own.verify_crc or not settings.verify_crc)
+            scanned_with.index_interval_bytes == settings.index_interval_bytes
+            and scanned_with.index_size_max_bytes == settings.index_size_max_bytes
+            and (scanned_with.verify_crc or not settings.verify_crc)
         )
 
 
 @dataclass(frozen=True, slots=True)
 class ManifestFile:
-    """A published file, and its `Entry.file_version` right after its publication."""
+    """A published file; `change` is its `Entry.file_version` right after its publication."""
 
     published: PublishedFile
     change: str
 
     def is_intact(self, directory: str, entry: Entry | None) -> bool:
-        """Return whether the file has the published bytes; it is read if its version differs."""
+        """Return whether the file has the published content, which is read if versions differ."""
         size_bytes, change = (-1, "") if entry is None else entry.file_version()
         if size_bytes != self.published.size_bytes:
             return False
@@ -220,14 +231,14 @@ class ManifestFile:
 
 
 class PreviousBuild:
-    """The manifest in a target folder, None if there is none, and the current files there."""
+    """The manifest in a target folder, None without a valid one, and the current files."""
 
     def __init__(self, directory: str, manifest: BuildManifest | None) -> None:
         self.directory = directory
         self.manifest = manifest
 
-    def keep(self, segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-        """Return the row and files of a segment that is up to date; None to scan it."""
+    def find_unchanged(self, segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
+        """Return the row and files of a segment that is up to date; None for other segments."""
         manifest = self.manifest
         number = self._numbers.get(segment.base_offset)
         if manifest is None or number is None:
@@ -239,21 +250,21 @@ class PreviousBuild:
             return None
         code = row["scan_reason_code"]
         if code == PREALLOCATED_TAIL and not segment.is_last:
-            # It was the last segment. Now its zeros are a corruption.
+            # The zeros were a preallocated tail of the last segment, and are now a corruption.
             return None
         names = SegmentPaths.of(segment, self.directory).published(settings)
         files = [self._files.get(os.path.basename(name)) for name in names]
-        kept = [
+        published = [
             file.published
             for file in files
             if file is not None
-            and file.is_intact(self.directory, self._found.get(file.published.name))
+            and file.is_intact(self.directory, self._entries.get(file.published.name))
         ]
-        if len(kept) != len(names) or not names:
+        if len(published) != len(names) or not names:
             return None
         status = UNCHANGED if row["status"] == BUILT else row["status"]
         if manifest.run_id == settings.run_id and row["status"] == BUILT:
-            # Another attempt of this run has built it.
+            # Another attempt of this run has built the segment.
             status = BUILT
         report = replace(
             empty_row(segment),
@@ -263,12 +274,12 @@ class PreviousBuild:
             reason_code=code,
             position_bytes=row["position_bytes"],
         )
-        return StagedSegment(segment, report, self.directory, files=tuple(kept))
+        return StagedSegment(segment, report, self.directory, files=tuple(published))
 
     def unchanged_rows(
         self, segments: PartitionSegments, settings: BuildSettings, start: str
     ) -> pa.Table | None:
-        """Return the report rows of the partition if all of it is up to date, otherwise None."""
+        """Return the report rows of the partition if all files are up to date, otherwise None."""
         manifest = self.manifest
         if (
             manifest is None
@@ -277,7 +288,7 @@ class PreviousBuild:
             or (manifest.expire_after_ms, manifest.expire_at_ms) != expiration_times(settings)
             or manifest.start != start
             or not manifest.allows(settings.scan_settings(segments.partition.topic))
-            or not _same_logs(manifest.segments, segments)
+            or not _has_same_logs(manifest.segments, segments)
         ):
             return None
         codes = manifest.segments.column("scan_reason_code").to_pylist()
@@ -288,7 +299,7 @@ class PreviousBuild:
         return _report_rows(manifest.segments, segments)
 
     def covers(self, outputs: frozenset[BuildOutput], files: pa.Table) -> bool:
-        """Return whether the manifest has these kinds of files, and every row of `files`."""
+        """Return whether the manifest has these outputs, and every row of `files`."""
         manifest = self.manifest
         if manifest is None or not manifest.is_complete or not outputs.issubset(manifest.outputs):
             return False
@@ -296,14 +307,14 @@ class PreviousBuild:
         return not missing.num_rows
 
     def _has_unchanged_files(self, files: pa.Table, *, needs_state: bool) -> bool:
-        """Return whether all files exist unchanged, and there is no other state file."""
+        """Return whether all files exist unchanged, and no other state file exists."""
         names, *versions = (files[name].to_pylist() for name in ("name", "size_bytes", "change"))
         published = dict(zip(names, zip(*versions, strict=True), strict=True))
         unchanged = 0
-        for name, entry in self._found.items():
+        for name, entry in self._entries.items():
             version = published.get(name)
             if version is None:
-                # A stray snapshot could be loaded by mistake.
+                # A broker could load another snapshot by mistake.
                 if needs_state and _is_state_file(name):
                     return False
             elif entry.file_version() != version:
@@ -330,7 +341,7 @@ class PreviousBuild:
         }
 
     @cached_property
-    def _found(self) -> dict[str, Entry]:
+    def _entries(self) -> dict[str, Entry]:
         try:
             return {entry.name: entry for entry in scan_directory(self.directory)}
         except KafkaIndexError:
@@ -358,22 +369,22 @@ class UnchangedPartitions:
         self._roots = DataDirectories()
 
     def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
-        """Yield each partition with its report rows, None if it has to be built."""
+        """Yield each partition with its report rows, None if the partition must be built."""
         partitions = segments.partitions
         if not uses_manifest(self._settings) or self._settings.force:
             yield from ((members, None) for members in partitions)
             return
-        found = map_requests(
-            self.rows_of, partitions, threads=_MANIFESTS_AT_A_TIME, name="unchanged"
+        unchanged_rows = map_requests(
+            self.find_unchanged_rows, partitions, threads=_CONCURRENT_READS, name="unchanged"
         )
-        with closing(found):
-            yield from zip(partitions, found, strict=True)
+        with closing(unchanged_rows):
+            yield from zip(partitions, unchanged_rows, strict=True)
 
-    def rows_of(self, segments: PartitionSegments) -> pa.Table | None:
-        """Return the report rows of a partition that is up to date; None to build it."""
+    def find_unchanged_rows(self, segments: PartitionSegments) -> pa.Table | None:
+        """Return the report rows of a partition that is up to date; None for other partitions."""
         settings, partition = self._settings, segments.partition
 
-        def beside() -> tuple[Sequence[Entry], int | None]:
+        def read_source_directory() -> tuple[Sequence[Entry], int | None]:
             root = self._roots.for_partition(segments.directory)
             return scan_directory(segments.directory), root.log_start_offset(partition)
 
@@ -384,7 +395,9 @@ class UnchangedPartitions:
             manifest = BuildManifest.read(directory)
             if manifest is None or not manifest.is_complete:
                 return None
-            start = merge_start(partition, int(segments.base_offsets[0]), settings, beside)
+            start = merge_start(
+                partition, int(segments.base_offsets[0]), settings, read_source_directory
+            )
         except KafkaIndexError:
             # The build raises the same error, and reports it.
             return None
@@ -405,11 +418,12 @@ def merge_start(
     partition: TopicPartition,
     first_base_offset: int,
     settings: BuildSettings,
-    beside: Callable[[], tuple[Sequence[Entry], int | None]],
+    read_source_directory: Callable[[], tuple[Sequence[Entry], int | None]],
 ) -> str:
-    """Return a text that identifies the files from which a merge starts.
+    """Return a string that identifies the files from which a merge starts.
 
-    `beside` reads the directory of the logs, and the checkpointed log start offset.
+    `read_source_directory` returns the directory entries next to the logs, and the checkpointed log
+    start offset.
     """
     if not settings.needs_state:
         return ""
@@ -418,7 +432,7 @@ def merge_start(
         epochs = [[entry.epoch, entry.start_offset] for entry in tiered.epochs]
         start = [tiered.log_start_offset, epochs, tiered.is_lower_bound]
         return json.encode(start).decode()
-    entries, log_start_offset = beside()
+    entries, log_start_offset = read_source_directory()
     files = []
     for entry in entries:
         if entry.name != LEADER_EPOCH_CHECKPOINT:
@@ -438,24 +452,28 @@ def expiration_times(settings: BuildSettings) -> tuple[int | None, int | None]:
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
 
 
-def _same_logs(known: pa.Table, segments: PartitionSegments) -> bool:
-    if known.num_rows != len(segments):
+def _has_same_logs(manifest_segments: pa.Table, segments: PartitionSegments) -> bool:
+    if manifest_segments.num_rows != len(segments):
         return False
-    longs = (
+    integer_columns = (
         ("segment_base_offset", segments.base_offsets),
         ("log_size_bytes", segments.sizes_bytes),
         ("log_mtime_ns", segments.mtimes_ns),
     )
-    texts = (("log_version", segments.log_versions()), ("log_name", segments.log_names()))
+    string_columns = (("log_version", segments.log_versions()), ("log_name", segments.log_names()))
     return all(
-        np.array_equal(known.column(name).to_numpy(), found) for name, found in longs
-    ) and all(known.column(name).equals(pa.chunked_array([found])) for name, found in texts)
+        np.array_equal(manifest_segments.column(name).to_numpy(), values)
+        for name, values in integer_columns
+    ) and all(
+        manifest_segments.column(name).equals(pa.chunked_array([values]))
+        for name, values in string_columns
+    )
 
 
-def _report_rows(known: pa.Table, segments: PartitionSegments) -> pa.Table:
+def _report_rows(manifest_segments: pa.Table, segments: PartitionSegments) -> pa.Table:
     count = len(segments)
-    status = known.column("status")
-    others = {
+    status = manifest_segments.column("status")
+    new_columns = {
         "topic": pa.repeat(segments.partition.topic, count),
         "partition": pa.repeat(pa.scalar(segments.partition.partition, pa.int32()), count),
         "log_path": segments.log_paths(),
@@ -464,7 +482,8 @@ def _report_rows(known: pa.Table, segments: PartitionSegments) -> pa.Table:
         "retriable": pa.repeat(pa.scalar(value=False), count),
     }
     columns = [
-        others[name] if name in others else known.column(name) for name in REPORT_SCHEMA.names
+        new_columns[name] if name in new_columns else manifest_segments.column(name)
+        for name in REPORT_SCHEMA.names
     ]
     return pa.table(columns, schema=REPORT_SCHEMA)
 
@@ -476,20 +495,20 @@ def _is_state_file(name: str) -> bool:
     return parsed is not None and not parsed.transient
 
 
-def _stream(table: pa.Table) -> bytes:
+def _encode_table(table: pa.Table) -> bytes:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
     return bytes(sink.getvalue())
 
 
-def _table(data: bytes, schema: pa.Schema) -> pa.Table:
+def _decode_table(data: bytes, schema: pa.Schema) -> pa.Table:
     with pa.ipc.open_stream(data) as reader:
         table = reader.read_all()
     if table.schema != schema:
         raise ValueError("other columns")
     table.validate(full=True)
-    if any(table[each.name].null_count for each in schema if not each.nullable):
+    if any(table[field.name].null_count for field in schema if not field.nullable):
         raise ValueError("missing values")
     return table
 

@@ -1,8 +1,8 @@
 """Publication of scanned segments, partition by partition.
 
-The state files are merged first. Then all files are published: the partition's own files first,
-each segment's ``.index`` last, and after them the build manifest. An interrupted attempt is
-resumed.
+The states of the segments are merged first. Then the files of the partition are published, then the
+files of each segment, whose ``.index`` is last, and then the build manifest. An interrupted attempt
+is resumed.
 """
 
 from __future__ import annotations
@@ -62,14 +62,14 @@ from kafka_index.core.output.publish import (
 
 #: Segments that are published together: many small segments share the cost of fsync.
 GROUP_SEGMENTS = 256
-# How often and how long to wait for another attempt that renames the same files.
-_WAITS, _WAIT_SECONDS = 20, 0.1
+# Number and duration of waits for another attempt that renames the same files.
+_MAX_WAITS, _WAIT_SECONDS = 20, 0.1
 
 
 def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
     """Publish the indexes of one segment durably, without a build manifest; return its row.
 
-    It was staged with the same settings, which need no state.
+    `settings` are the settings with which the segment was staged, and need no state.
     """
     return _publish_group([(staged, staged.publication(settings), staged.report)])[0]
 
@@ -84,35 +84,48 @@ def publish_partitions(
 ) -> Iterator[SegmentReport]:
     """Merge the segments of partitions and publish all of their files.
 
-    All segments of each partition must be given, by base offset. Partitions are published together,
-    because many small partitions share the cost of fsync. Attempts of a run that may overlap have
-    different attempt IDs (letters, digits, underscores). `starts` is the state before the first
-    segment of a partition, by default from the files next to its log. `listed` has the directory
-    entries next to the logs, if known. Yields a row for each segment after its files are durably in
-    place. Temporary files that are not published stay, because another attempt needs them.
+    Yields a row for each segment after its files are published durably. Partitions are published
+    together, because many small partitions share the cost of fsync. Temporary files that are not
+    published stay, because another attempt needs them.
+
+    Parameters
+    ----------
+    partitions
+        All segments of each partition, by base offset.
+    attempt_id
+        Letters, digits and underscores. Overlapping attempts of a run have different IDs.
+    starts
+        The state before the first segment, by default from the files next to its log.
+    listed
+        The directory entries next to the logs, if known.
     """
-    known, beside = starts or {}, listed or {}
+    start_by_partition, entries_by_partition = starts or {}, listed or {}
     merged = [
         merge_partition(
             staged,
             settings,
             attempt_id=attempt_id,
-            start=known.get(staged[0].segment.topic_partition),
-            listed=beside.get(staged[0].segment.topic_partition),
+            start=start_by_partition.get(staged[0].segment.topic_partition),
+            listed=entries_by_partition.get(staged[0].segment.topic_partition),
         )
         for staged in partitions
     ]
-    _publish_own_files(merged, settings)
+    _publish_partition_files(merged, settings)
     publishable = []
     for partition in merged:
         if partition.error is None:
             publishable.append(partition)
         else:
-            yield from _failed_rows(partition, partition.error)
+            yield from _fail_partition(partition, partition.error)
     segments = [segment for partition in publishable for segment in partition.segments]
     rows = chain.from_iterable(
-        _publish_group([(each.staged, _unpublished(each, settings), each.report) for each in group])
-        for group in _groups(segments)
+        _publish_group(
+            [
+                (segment.staged, _unpublished_files(segment, settings), segment.report)
+                for segment in group
+            ]
+        )
+        for group in _split_into_groups(segments)
     )
     finished = [
         (
@@ -124,7 +137,7 @@ def publish_partitions(
     yield from _write_manifests(finished, settings, attempt_id=attempt_id)
 
 
-def _groups(segments: Sequence[MergedSegment]) -> Iterator[Sequence[MergedSegment]]:
+def _split_into_groups(segments: Sequence[MergedSegment]) -> Iterator[Sequence[MergedSegment]]:
     for first in range(0, len(segments), GROUP_SEGMENTS):
         yield segments[first : first + GROUP_SEGMENTS]
 
@@ -144,49 +157,51 @@ def _publish_group(
 
 
 def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> PublishError | None:
-    """Wait for another attempt that publishes the same temporary files; publish the rest."""
-    for _ in range(_WAITS):
-        if staged.is_in_place():
+    """Wait for another attempt that publishes the same files; then publish the remaining files."""
+    for _ in range(_MAX_WAITS):
+        if staged.has_published_content():
             return None
         time.sleep(_WAIT_SECONDS)
-    left = unpublished_files(files)
-    if left is not None:
-        return publish_group([left])[0]
-    return None if staged.is_in_place() else error
+    remaining = unpublished_files(files)
+    if remaining is not None:
+        return publish_group([remaining])[0]
+    return None if staged.has_published_content() else error
 
 
-def _publish_own_files(merged: Sequence[MergedPartition], settings: BuildSettings) -> None:
+def _publish_partition_files(merged: Sequence[MergedPartition], settings: BuildSettings) -> None:
     """Publish the files that belong to no segment; set the errors of their partitions."""
-    waiting = [each for each in merged if each.error is None and each.own_files]
+    publishable = [partition for partition in merged if not partition.error and partition.own_files]
     publications = [
         Publication(
-            each.own_files, attributes_of=settings.attributes_of(each.staged[0].segment.log_path)
+            partition.own_files,
+            attributes_of=settings.attributes_of(partition.staged[0].segment.log_path),
         )
-        for each in waiting
+        for partition in publishable
     ]
-    for each, error in zip(waiting, publish_group(publications), strict=True):
-        each.error = error
+    for partition, error in zip(publishable, publish_group(publications), strict=True):
+        partition.error = error
 
 
-def _failed_rows(partition: MergedPartition, error: KafkaIndexError) -> Iterator[SegmentReport]:
-    for file in (*partition.own_files, *(f for each in partition.segments for f in each.files)):
+def _fail_partition(partition: MergedPartition, error: KafkaIndexError) -> Iterator[SegmentReport]:
+    segment_files = chain.from_iterable(segment.files for segment in partition.segments)
+    for file in chain(partition.own_files, segment_files):
         remove_scratch(file.scratch_path)
     for staged in partition.staged:
         row = staged.report
         yield row if row.status == FAILED else row.failed_by(error)
 
 
-def _unpublished(merged: MergedSegment, settings: BuildSettings) -> Publication | None:
-    """Return the files of a segment that must still be published, its state files first."""
+def _unpublished_files(merged: MergedSegment, settings: BuildSettings) -> Publication | None:
+    """Return the files of a segment that must still be published; state files are first."""
     if merged.report.status == FAILED:
         return None
     publication = merged.staged.publication(settings)
     if publication is not None and publication.is_segment:
-        left = unpublished_files(publication)
-        if left is None and not merged.staged.is_in_place():
-            # An earlier attempt has failed to publish it. Publication reports the error again.
-            left = publication
-        publication = left
+        remaining = unpublished_files(publication)
+        if remaining is None and not merged.staged.has_published_content():
+            # An earlier attempt failed to publish a file. Publication reports the error again.
+            remaining = publication
+        publication = remaining
     if publication is None:
         attributes_of = settings.attributes_of(merged.staged.segment.log_path)
         return Publication(merged.files, attributes_of=attributes_of) if merged.files else None
@@ -200,20 +215,20 @@ def _delete_old_snapshots(
     if partition.snapshots is None or BuildOutput.SNAPSHOT not in settings.outputs:
         return rows
     # In place, the next build also starts from the snapshots below the log start.
-    lowest = partition.first_offset if settings.in_place else -1
+    kept_to = partition.first_offset if settings.in_place else -1
     directory = partition.directory
     if is_new_folder(directory, settings.run_id):
         return rows
     try:
         for offset in list_snapshots(directory):
-            if offset > lowest and offset not in partition.snapshots:
-                # Another attempt may delete it at the same time.
+            if offset > kept_to and offset not in partition.snapshots:
+                # Another attempt may delete the snapshot at the same time.
                 store_of(directory).delete([snapshot_path(directory, offset)])
     except KafkaIndexError as error:
         rows[-1] = rows[-1].failed_by(error)
     except OSError as error:
         path = error.filename or directory
-        rows[-1] = rows[-1].failed_by(publish_error(error, path, "remove an old snapshot"))
+        rows[-1] = rows[-1].failed_by(publish_error(error, path, "delete an old snapshot"))
     return rows
 
 
@@ -224,30 +239,29 @@ def _write_manifests(
     attempt_id: str,
 ) -> Iterator[SegmentReport]:
     """Write the manifests of published partitions; yield the final rows of their segments."""
-    waiting: list[tuple[list[SegmentReport], Publication]] = []
+    staged_manifests: list[tuple[list[SegmentReport], Publication]] = []
     for partition, rows in finished:
         if uses_manifest(settings):
             try:
-                manifest = _new_manifest(partition, rows, settings)
+                manifest = _create_manifest(partition, rows, settings)
                 if manifest is not None:
                     staged = _stage_manifest(partition, manifest, settings, attempt_id)
-                    waiting.append((rows, staged))
+                    staged_manifests.append((rows, staged))
             except KafkaIndexError as error:
-                rows[-1] = _without_manifest(rows[-1], error)
-    errors = publish_group([publication for _, publication in waiting])
-    for (rows, _), failure in zip(waiting, errors, strict=True):
+                rows[-1] = _note_missing_manifest(rows[-1], error)
+    errors = publish_group([publication for _, publication in staged_manifests])
+    for (rows, _), failure in zip(staged_manifests, errors, strict=True):
         if failure is not None:
-            rows[-1] = _without_manifest(rows[-1], failure)
+            rows[-1] = _note_missing_manifest(rows[-1], failure)
     for _, rows in finished:
         yield from rows
 
 
-def _without_manifest(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
-    """Return a row with a note: its files are in place, but the next run builds them again."""
-    text = (
-        f"the next run builds this partition again, because its manifest was not written: {error}"
+def _note_missing_manifest(row: SegmentReport, error: KafkaIndexError) -> SegmentReport:
+    note = (
+        f"the build manifest was not written, so the next run builds this partition again: {error}"
     )
-    return replace(row, note="; ".join(filter(None, (row.note, text))))
+    return replace(row, note="; ".join(filter(None, (row.note, note))))
 
 
 def _stage_manifest(
@@ -260,13 +274,13 @@ def _stage_manifest(
     return Publication((file,), attributes_of=attributes_of)
 
 
-def _new_manifest(
+def _create_manifest(
     partition: MergedPartition, rows: Sequence[SegmentReport], settings: BuildSettings
 ) -> BuildManifest | None:
-    """Return the manifest of a partition; None if it is unchanged or there can be none.
+    """Return the manifest of a partition; None if no manifest must be written.
 
-    There is none if a published file has changed since it was written. Segments of a table have
-    none either: they are built again in every run.
+    No manifest is written if it would not change, or if a published file has changed since it was
+    written. Segments that were built from a table have no manifest, so every run builds them again.
     """
     segment = partition.staged[0].segment
     if not segment.has_log:
@@ -284,19 +298,22 @@ def _new_manifest(
     files |= {file.name: file for file in partition.published if is_complete}
     if not segments:
         return None
-    table = _files_table(list(files.values()), _entries_of(partition.directory, files))
-    if table is None:
+    files_table = _files_table(
+        list(files.values()), _list_published_entries(partition.directory, files)
+    )
+    if files_table is None:
         return None
     previous = previous_build(partition.directory, settings.run_id)
-    if not settings.needs_state and previous.covers(settings.outputs, table):
+    if not settings.needs_state and previous.covers(settings.outputs, files_table):
         # The previous manifest also has the state files.
         return None
 
-    def beside() -> tuple[Sequence[Entry], int | None]:
+    def read_source_directory() -> tuple[Sequence[Entry], int | None]:
         start = partition.start
-        # In place, the directory also has the published files.
-        listed = None if settings.in_place or start is None else start.entries
-        entries = scan_directory(segment.partition_directory) if listed is None else listed
+        # In place, the directory also contains the files that were published after the listing.
+        entries = None if settings.in_place or start is None else start.entries
+        if entries is None:
+            entries = scan_directory(segment.partition_directory)
         return entries, None if start is None else start.checkpointed_log_start
 
     manifest = BuildManifest(
@@ -304,13 +321,16 @@ def _new_manifest(
         settings.scan_settings(segment.topic),
         tuple(sorted(settings.outputs)),
         *expiration_times(settings),
-        merge_start(segment.topic_partition, segment.base_offset, settings, beside),
+        merge_start(segment.topic_partition, segment.base_offset, settings, read_source_directory),
         is_complete,
         pa.Table.from_pylist(segments, MANIFEST_SEGMENTS),
-        table,
+        files_table,
     )
-    before = previous.manifest
-    is_same = before is not None and replace(manifest, run_id=before.run_id) == before
+    previous_manifest = previous.manifest
+    is_same = (
+        previous_manifest is not None
+        and replace(manifest, run_id=previous_manifest.run_id) == previous_manifest
+    )
     return None if is_same else manifest
 
 
@@ -332,29 +352,29 @@ def _manifest_row(
     }
 
 
-def _entries_of(directory: str, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of a folder by name; in an object store, only written objects."""
+def _list_published_entries(directory: str, names: Iterable[str]) -> dict[str, Entry]:
+    """Return the entries of a folder by name; in an object store, only published objects."""
     if scheme_of(directory) in OBJECT_SCHEMES:
         from kafka_index.core.fs.object_store import ObjectStore  # noqa: PLC0415, slow to import
 
         store = cast("ObjectStore", store_of(directory))
-        written = {name: store.pop_written(f"{directory}/{name}") for name in names}
-        known = {name: info for name, info in written.items() if info is not None}
-        if len(known) == len(written):
+        written_objects = {name: store.pop_written(f"{directory}/{name}") for name in names}
+        found_objects = {name: info for name, info in written_objects.items() if info is not None}
+        if len(found_objects) == len(written_objects):
             return {
                 name: StoredEntry(
                     DirectoryEntry(info.path, size_bytes=info.size_bytes, version=info.version)
                 )
-                for name, info in known.items()
+                for name, info in found_objects.items()
             }
     return {entry.name: entry for entry in scan_directory(directory)}
 
 
-def _files_table(published: Sequence[PublishedFile], found: dict[str, Entry]) -> pa.Table | None:
+def _files_table(published: Sequence[PublishedFile], entries: dict[str, Entry]) -> pa.Table | None:
     """Return `MANIFEST_FILES`; None if a file has changed since it was written."""
     rows = []
     for file in published:
-        entry = found.get(file.name)
+        entry = entries.get(file.name)
         size_bytes, change = (0, "") if entry is None else entry.file_version()
         if entry is None or size_bytes != file.size_bytes:
             return None

@@ -1,6 +1,6 @@
 """Scan segments into temporary files, with a report row for each.
 
-A staged segment is not visible yet. Errors are in its row.
+A staged segment is not published yet. Errors of a segment are in its row.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from kafka_index.core.log.recovery.staged_segment import (
     PublishedFile,
     SegmentPaths,
     StagedSegment,
-    stored_differences,
+    describe_stored_differences,
     target_directory_of,
 )
 from kafka_index.core.log.scan.index_builder import IndexBuilder
@@ -57,32 +57,33 @@ from kafka_index.core.records.batch_table import (
 #: Reason code: a segment with transactions for which no ``.txnindex`` is requested.
 TRANSACTIONAL = "transactional"
 _TRANSACTIONAL = (
-    "transactional: not built in place without its .txnindex, because a broker that finds an "
-    ".index never rebuilds that and would show aborted records; add txnindex to --what"
+    "transactional: the segment was not built, because a broker that finds an .index does not "
+    "rebuild the .txnindex, and would return aborted records; add txnindex to --what"
 )
-_NOT_IN_PLACE = (
-    "not published in place, because a broker that finds an .index would keep the invalid tail"
+_NOT_PUBLISHED = (
+    "the index files were not published, because a broker that finds an .index would keep the "
+    "invalid tail"
 )
 
 
 def stage_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage segments one by one; do not read segments whose files are already up to date.
+    """Stage segments one by one; skip the scan of segments whose files are already up to date.
 
     Attempts of a run that may overlap have different attempt IDs (letters, digits, underscores).
     """
     for segment in segments:
-        kept = None if settings.force else keep_segment(segment, settings)
-        if kept is not None:
-            yield kept
+        unchanged = None if settings.force else find_unchanged_segment(segment, settings)
+        if unchanged is not None:
+            yield unchanged
             continue
         source = LogFileSource.of_segment(segment, verify_crc=settings.verify_crc)
         yield stage_segment(segment, source, settings, attempt_id)
 
 
-def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-    """Return the row of a segment that is known to be up to date; None to scan it."""
+def find_unchanged_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
+    """Return a segment that is up to date according to the build manifest; None to scan it."""
     if not uses_manifest(settings):
         return None
     root = settings.target_root
@@ -91,7 +92,7 @@ def keep_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment
     except KafkaIndexError:
         # Staging raises and reports the same error.
         return None
-    return previous_build(directory, settings.run_id).keep(segment, settings)
+    return previous_build(directory, settings.run_id).find_unchanged(segment, settings)
 
 
 def stage_segment(
@@ -114,11 +115,13 @@ def stage_segment(
             paths.remove_scratch(settings, attempt_id)
             raise
     except KafkaIndexError as error:
-        return StagedSegment(segment, _timed(row.failed_by(error), source, started))
+        return StagedSegment(segment, _add_duration(row.failed_by(error), source, started))
     except OSError as error:
-        found = publish_error(error, segment.log_path, "build the indexes")
-        return StagedSegment(segment, _timed(row.failed_by(found), source, started))
-    row = _timed(row, source, started)
+        publish_failure = publish_error(error, segment.log_path, "build the indexes")
+        return StagedSegment(
+            segment, _add_duration(row.failed_by(publish_failure), source, started)
+        )
+    row = _add_duration(row, source, started)
     is_withheld = row.status == TRUNCATED and settings.in_place
     if row.status == FAILED or (is_withheld and not settings.needs_state):
         paths.remove_scratch(settings, attempt_id)
@@ -147,7 +150,7 @@ def _scan(
     config = settings.config.for_topic(segment.topic)
     attributes_of = settings.attributes_of(segment.log_path)
     producers = ProducerTable()
-    builder, stop, overlap = _fill(
+    builder, stop, overlap = _build_indexes(
         segment.base_offset,
         source,
         config,
@@ -159,10 +162,10 @@ def _scan(
     state = SegmentState.of_table(producers)
     if settings.needs_state:
         if stop is not None and stop.code == INVALID_MARKER:
-            # Recovery keeps the batch, and then fails on it when it loads the producers.
+            # Recovery keeps the batch, and fails when it loads the producers of the batch.
             stop = replace(stop, refused=True)
     else:
-        # The result if this were the only segment of its partition.
+        # Checked as if the segment were the only segment of its partition.
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = empty_row(segment)
     if stop is not None and stop.refused:
@@ -172,20 +175,22 @@ def _scan(
     )
     if producers.has_transactions and lacks_txn_index and settings.in_place:
         return row.failed(TRANSACTIONAL, _TRANSACTIONAL), ()
-    row = _settled(row, segment, source, builder, stop, overlap)
+    row = _completed_row(row, segment, source, builder, stop, overlap)
     if is_segment_path(segment.log_path):
         built = {
             OFFSET_INDEX_SUFFIX: _read(scratch(paths.offset_index)),
             TIME_INDEX_SUFFIX: _read(scratch(paths.time_index)),
         }
-        row = replace(row, note=stored_differences(segment, built))
+        row = replace(row, note=describe_stored_differences(segment, built))
     if settings.needs_state:
         os.close(create_scratch(scratch(paths.state), attributes_of=attributes_of))
         state.write(scratch(paths.state))
-    recorded = paths.published(settings) if settings.keeps_digests else ()
-    files = tuple(PublishedFile.of(scratch(path), os.path.basename(path)) for path in recorded)
+    published_paths = paths.published(settings) if settings.keeps_digests else ()
+    files = tuple(
+        PublishedFile.of(scratch(path), os.path.basename(path)) for path in published_paths
+    )
     if row.status == TRUNCATED and settings.in_place:
-        return replace(row, reason=f"{row.reason}; {_NOT_IN_PLACE}"), files
+        return replace(row, reason=f"{row.reason}; {_NOT_PUBLISHED}"), files
     return row, files
 
 
@@ -199,12 +204,12 @@ def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop 
     if refusal is None or stop is None or not stop.refused:
         return refusal or stop
     if stop.position_bytes != refusal.position_bytes:
-        return min(stop, refusal, key=lambda each: each.position_bytes)
+        return min(stop, refusal, key=lambda failure: failure.position_bytes)
     # Recovery adds a batch's index entries before it checks epochs and aborted transactions.
     return refusal if stop.code in PRODUCER_REFUSALS else stop
 
 
-def _settled(
+def _completed_row(
     row: SegmentReport,
     segment: SegmentFile,
     source: BatchSource,
@@ -212,11 +217,11 @@ def _settled(
     stop: ScanStop | None,
     overlap: ScanStop | None,
 ) -> SegmentReport:
-    """Return the row of a segment scanned to its end, or to where recovery truncates it."""
-    cut = stop if builder.valid_bytes < source.log_size_bytes else None
-    if cut is not None and cut.code == PREALLOCATED_TAIL and not segment.is_last:
-        cut = replace(cut, code=ZERO_TAIL)
-    fault = cut or overlap
+    """Return the row of a segment that was scanned to the end of its valid batches."""
+    truncation = stop if builder.valid_bytes < source.log_size_bytes else None
+    if truncation is not None and truncation.code == PREALLOCATED_TAIL and not segment.is_last:
+        truncation = replace(truncation, code=ZERO_TAIL)
+    defect = truncation or overlap
     return replace(
         row,
         log_size_bytes=source.log_size_bytes,
@@ -228,14 +233,14 @@ def _settled(
             builder.next_offset,
             builder.max_timestamp_ms,
         ),
-        status=BUILT if cut is None else TRUNCATED,
-        reason=None if fault is None else fault.text,
-        reason_code=None if fault is None else fault.reason_code,
-        position_bytes=None if fault is None else fault.position_bytes,
+        status=BUILT if truncation is None else TRUNCATED,
+        reason=None if defect is None else defect.text,
+        reason_code=None if defect is None else defect.reason_code,
+        position_bytes=None if defect is None else defect.position_bytes,
     )
 
 
-def _fill(
+def _build_indexes(
     base_offset: int,
     source: BatchSource,
     config: IndexConfig,
@@ -245,9 +250,9 @@ def _fill(
     time_path: str,
     attributes_of: str | None,
 ) -> tuple[IndexBuilder, ScanStop | None, ScanStop | None]:
-    """Fill both index files from a source.
+    """Build both index files from a source.
 
-    Also returns why recovery stopped, and the first batch that is out of order.
+    Returns the builder, the reason why recovery stopped, and the first batch out of order.
     """
     for path in (offset_path, time_path):
         os.close(create_scratch(path, attributes_of=attributes_of))
@@ -263,20 +268,20 @@ def _fill(
         order = BatchOrder(base_offset)
         for batches in source.chunks():
             overlap = overlap or order.first_stop(batches)
-            # The rest of the log is still read, to find its size and detect changes.
+            # The log is read to its end even after a stop, to find its size and detect changes.
             if stop is None:
                 stop = builder.append(batches)
             if stop is not None and stop.refused:
                 break
         if stop is None:
             stop = source.stop
-        # Recovery that fails on an offset never reaches the end.
+        # If recovery fails, it does not append the last time index entry.
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
     return builder, stop, overlap
 
 
-def _timed(row: SegmentReport, source: BatchSource, started: float) -> SegmentReport:
+def _add_duration(row: SegmentReport, source: BatchSource, started: float) -> SegmentReport:
     return replace(
         row,
         log_size_bytes=source.log_size_bytes or row.log_size_bytes,

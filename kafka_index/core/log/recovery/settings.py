@@ -61,9 +61,17 @@ REPORT_SCHEMA = pa.schema(
 class SegmentCounts:
     """The counts of a scanned segment.
 
-    `valid_bytes` is the length of the indexed prefix, and `batch_count` its number of batches.
-    `next_offset` is the offset after the last batch as a broker determines it; if offsets decrease
-    after the last index entry, it is the base offset. The largest timestamp is -1 for none.
+    Attributes
+    ----------
+    valid_bytes
+        Length of the indexed prefix of the log.
+    batch_count
+        Number of batches in this prefix.
+    next_offset
+        The offset after the last batch, as a broker determines it; the base offset if offsets
+        decrease after the last index entry.
+    max_timestamp_ms
+        The largest timestamp, -1 for none.
     """
 
     valid_bytes: int
@@ -78,14 +86,12 @@ class SegmentCounts:
 class SegmentReport:
     """The result of one segment.
 
-    If only the log is known, the segment has failed.
-
     Parameters
     ----------
     topic, partition, segment_base_offset
         The segment.
     log_path : str
-        Its log, absolute.
+        Absolute path of the log.
     log_size_bytes : int
         Size of the log.
     counts : SegmentCounts, optional
@@ -93,7 +99,7 @@ class SegmentReport:
     status : str
         One of `STATUSES`.
     reason : str, optional
-        Why the status is not ``built``, or which batches are out of order.
+        Why the status is not ``built``, or the first batch that is out of order.
     position_bytes : int, optional
         Position in the log to which the reason refers.
     seconds : float
@@ -105,9 +111,10 @@ class SegmentReport:
     note : str, optional
         Information about a segment without errors.
     retriable : bool
-        The segment failed because of permission, disk or memory, not because of its data.
+        True if the segment failed because of permission, disk or memory, not because of its data.
     reason_code : str, optional
-        Machine-readable code of the reason, such as ``bad_crc``; otherwise of the note, if any.
+        Machine-readable code of the reason, such as ``bad_crc``. Without a reason, the code of the
+        note.
     """
 
     topic: str
@@ -139,19 +146,19 @@ class SegmentReport:
 
     @property
     def is_preallocated_tail(self) -> bool:
-        """Whether the log ends with preallocated zeros and everything before them is valid."""
+        """Whether valid batches are followed by preallocated zeros up to the end of the log."""
         return self.reason_code == PREALLOCATED_TAIL
 
     @property
     def is_damage(self) -> bool:
         """Whether the segment has corruption, which affects the exit code."""
-        is_cut = self.status == TRUNCATED and not self.is_preallocated_tail
-        # Recovery keeps batches that are out of order, but readers do not.
-        return self.status == FAILED or is_cut or self.reason_code == OVERLAP
+        is_truncated = self.status == TRUNCATED and not self.is_preallocated_tail
+        # Recovery keeps batches that are out of order, but readers skip these batches.
+        return self.status == FAILED or is_truncated or self.reason_code == OVERLAP
 
 
 def empty_row(segment: SegmentFile) -> SegmentReport:
-    """Return the row of a segment of which only the log is known."""
+    """Return the row of a segment that was not scanned."""
     return SegmentReport(
         segment.topic,
         segment.partition,
@@ -177,15 +184,15 @@ def report_table(rows: Sequence[SegmentReport]) -> pa.Table:
 def report_rows(table: pa.Table) -> list[SegmentReport]:
     rows = []
     for row in table.select(REPORT_SCHEMA.names).to_pylist():
-        counts = [row.pop(name) for name in _COUNT_NAMES]
-        known = None if counts[0] is None else SegmentCounts(*counts)
-        rows.append(SegmentReport(**row, counts=known))
+        values = [row.pop(name) for name in _COUNT_NAMES]
+        counts = None if values[0] is None else SegmentCounts(*values)
+        rows.append(SegmentReport(**row, counts=counts))
     return rows
 
 
 @dataclass(frozen=True, slots=True)
 class ScanSettings:
-    """The settings that affect the scan of a segment: two of its topic, and CRC verification."""
+    """The settings that affect the scan of a segment."""
 
     index_interval_bytes: int
     index_size_max_bytes: int
@@ -201,7 +208,7 @@ class BuildSettings:
     target_root
         Root of the output, with the partition directories; None to write next to the logs.
     expiration
-        Which idle producers to omit from snapshots, as a broker starting now would; default none.
+        Idle producers to omit from snapshots, as a broker that starts now; None to omit none.
     force
         Rebuild segments whose files are up to date.
     run_id
@@ -239,24 +246,24 @@ class BuildSettings:
         return not INDEX_OUTPUTS.issuperset(self.outputs)
 
     @property
-    def _stages_beside(self) -> bool:
+    def _stages_next_to_target(self) -> bool:
         return self.target_root is None or store_of(self.target_root).stages_locally
 
     def work_path(self, final_path: str, attempt_id: str) -> str:
-        """Return the local path for writing a file: next to its target if that is local."""
-        if self._stages_beside:
+        """Return the local path for writing a file: next to its target if the target is local."""
+        if self._stages_next_to_target:
             return scratch_path(final_path, self.run_id, attempt_id)
-        return scratch_path(_moved(final_path, workspace()), self.run_id, attempt_id)
+        return scratch_path(_move_below(final_path, workspace()), self.run_id, attempt_id)
 
     def staged_path(self, final_path: str, attempt_id: str) -> str:
         """Return the path of a scanned file until it is published."""
-        if not self.shares_staged or self.target_root is None or self._stages_beside:
+        if not self.shares_staged or self.target_root is None or self._stages_next_to_target:
             return self.work_path(final_path, attempt_id)
         root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
-        return scratch_path(_moved(final_path, root), self.run_id, attempt_id)
+        return scratch_path(_move_below(final_path, root), self.run_id, attempt_id)
 
     def attributes_of(self, log_path: str) -> str | None:
-        """Return the log whose mode and owner its index files inherit; None in another folder."""
+        """Return the log whose mode and owner index files inherit; None in another folder."""
         return log_path if self.in_place else None
 
     def scan_settings(self, topic: str) -> ScanSettings:
@@ -266,7 +273,7 @@ class BuildSettings:
         )
 
 
-def _moved(final_path: str, root: str) -> str:
-    """Move the path of a partition's file below another root."""
+def _move_below(final_path: str, root: str) -> str:
+    """Return the path of a partition's file below another root."""
     folder, name = os.path.split(final_path)
     return os.path.join(root, os.path.basename(folder), name)

@@ -30,8 +30,8 @@ from kafka_index.core.log.state.partition_state import SegmentState
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder, remove_scratch
 
-# Suffix of a hidden file with the producers and leader epochs of a segment. With it, a segment is
-# not scanned again if only an earlier segment of the partition has changed.
+# Suffix of a hidden file with the producers and leader epochs of a segment. If only an earlier
+# segment of the partition has changed, this file is read instead of the log.
 _STATE_SUFFIX = ".kafka-index-state"
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
@@ -92,18 +92,18 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return the files to publish, in order: the index last."""
-        # Without a build manifest, it would be unknown which log the state belongs to.
+        """Return the files to publish, in order: the ``.index`` is last."""
+        # The state file is used only with a build manifest, which identifies the log.
         has_index = BuildOutput.INDEX in settings.outputs
-        wanted = (
+        paths = (
             (self.state, has_index and settings.needs_state),
             (self.time_index, BuildOutput.TIME_INDEX in settings.outputs),
             (self.offset_index, has_index),
         )
-        return tuple(path for path, is_wanted in wanted if is_wanted)
+        return tuple(path for path, is_published in paths if is_published)
 
     def publication(self, settings: BuildSettings, attempt_id: str) -> Publication | None:
-        """Return an attempt's temporary files that must be published, None if there are none."""
+        """Return an attempt's temporary files to publish, None without such files."""
 
         def staged(path: str) -> StagedFile:
             return StagedFile(settings.staged_path(path, attempt_id), path)
@@ -126,7 +126,7 @@ class SegmentPaths:
 
         Raises `PublishError` if an upload fails.
         """
-        for path in self._all:
+        for path in self._written_paths:
             work_path = settings.work_path(path, attempt_id)
             staged_path = settings.staged_path(path, attempt_id)
             if work_path != staged_path and os.path.exists(work_path):
@@ -137,13 +137,13 @@ class SegmentPaths:
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
         """Delete an attempt's local temporary files.
 
-        Remote files may be needed by another attempt and are deleted at the end of the run.
+        Another attempt may need remote temporary files, which are deleted at the end of the run.
         """
-        for path in self._all:
+        for path in self._written_paths:
             remove_scratch(settings.work_path(path, attempt_id))
 
     @property
-    def _all(self) -> tuple[str, ...]:
+    def _written_paths(self) -> tuple[str, ...]:
         return self.time_index, self.offset_index, self.state
 
 
@@ -154,15 +154,15 @@ class StagedSegment:
     Attributes
     ----------
     report
-        The row, without what depends on earlier segments.
+        The row, without values that depend on earlier segments.
     directory
-        Target folder, empty if it could not be created.
+        Target folder, empty if the folder could not be created.
     attempt_id
-        ID in the names of temporary files, None if there are none.
+        ID in the names of temporary files, None without temporary files.
     is_withheld
-        The temporary files are needed by later segments, but are not published.
+        True if later segments need the temporary files, which are not published.
     files
-        The segment's own files, from this scan or an earlier run.
+        Index files and state file of the segment, from this scan or an earlier run.
     """
 
     segment: SegmentFile
@@ -177,7 +177,7 @@ class StagedSegment:
         return SegmentPaths.of(self.segment, self.directory)
 
     def publication(self, settings: BuildSettings) -> Publication | None:
-        """Return the temporary files to publish and their targets, None if there are none."""
+        """Return the temporary files to publish and their targets, None without such files."""
         if self.attempt_id is None or self.is_withheld:
             return None
         return self.paths.publication(settings, self.attempt_id)
@@ -188,9 +188,9 @@ class StagedSegment:
             self.paths.remove_scratch(settings, self.attempt_id)
 
     def read_state(self, settings: BuildSettings) -> SegmentState:
-        """Read the segment's producers and epochs, as scanned.
+        """Read the producers and epochs of the segment.
 
-        Raises `InputError` if they cannot be read.
+        Raises `InputError` if the state file cannot be read.
         """
         path = self.paths.state
         if self.attempt_id is None:
@@ -198,23 +198,24 @@ class StagedSegment:
         try:
             return SegmentState.read(settings.staged_path(path, self.attempt_id))
         except InputError:
-            # Another attempt may have published the staged file by renaming it; objects are copied
-            # instead. A state of another scan may have existed before.
+            # Another attempt may have published the staged file by a rename. The published file is
+            # compared, because it may be from an earlier scan. In object stores, the staged file
+            # remains.
             if not store_of(path).stages_locally or not self._is_published(path):
                 raise
             return SegmentState.read(path)
 
     def is_published(self) -> bool:
-        return not self.is_withheld and bool(self.files) and self.is_in_place()
+        return not self.is_withheld and bool(self.files) and self.has_published_content()
 
-    def is_in_place(self) -> bool:
-        """Return whether all of its own files are published with the written content."""
+    def has_published_content(self) -> bool:
+        """Return whether all files of the segment are published with the written content."""
         return all(
             self._is_published(os.path.join(self.directory, file.name)) for file in self.files
         )
 
     def _is_published(self, path: str) -> bool:
-        """Return whether a published file matches the scanned one."""
+        """Return whether a published file has the written content."""
         try:
             return PublishedFile.of(path) in self.files
         except (OSError, KafkaIndexError):
@@ -224,7 +225,7 @@ class StagedSegment:
 def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
     """Return the folder of a segment's index files; create it if missing.
 
-    Raises `PublishError` if it cannot be created.
+    Raises `PublishError` if the folder cannot be created.
     """
     return prepare_target_directory(
         settings.target_root,
@@ -233,18 +234,18 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
     )
 
 
-def stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
+def describe_stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
     """Return how the stored indexes of a remote segment differ from the built indexes.
 
-    None if they are equal; local segments have no stored indexes.
+    Returns None if all are equal, and for a local segment, which has no stored indexes.
     """
     if not is_segment_path(segment.log_path):
         return None
-    found = (_difference(segment, suffix, data) for suffix, data in built.items())
-    return "; ".join(filter(None, found)) or None
+    differences = (_describe_difference(segment, suffix, data) for suffix, data in built.items())
+    return "; ".join(filter(None, differences)) or None
 
 
-def _difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
+def _describe_difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
     directory, log_name = os.path.split(segment.log_path)
     path = os.path.join(directory, index_name_for(log_name, suffix))
     try:
@@ -255,12 +256,12 @@ def _difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
         return f"the stored {suffix} cannot be read: {error}"
     if stored == built:
         return None
-    size = _ENTRY_BYTES[suffix]
-    shared = min(len(stored), len(built))
-    pair = (np.frombuffer(data[:shared], np.uint8) for data in (stored, built))
-    unequal = np.flatnonzero(np.not_equal(*pair))
-    first = int(unequal[0]) if len(unequal) else shared
+    entry_bytes = _ENTRY_BYTES[suffix]
+    shared_bytes = min(len(stored), len(built))
+    arrays = (np.frombuffer(data[:shared_bytes], np.uint8) for data in (stored, built))
+    different_bytes = np.flatnonzero(np.not_equal(*arrays))
+    first_byte = int(different_bytes[0]) if len(different_bytes) else shared_bytes
     return (
-        f"the stored {suffix} differs from entry {first // size} on "
-        f"(entries stored {len(stored) // size}, built {len(built) // size})"
+        f"the stored {suffix} differs from the built {suffix} at entry {first_byte // entry_bytes} "
+        f"(stored {len(stored) // entry_bytes} entries, built {len(built) // entry_bytes} entries)"
     )

@@ -1,7 +1,7 @@
 """Merge of a partition: from the scans of its segments to its state files.
 
-Segments are merged in offset order. After each one, the state that recovery would write is saved to
-temporary files: aborted transactions and the producer snapshot.
+Segments are merged in offset order. After each segment, the files that recovery would write are
+written to temporary files: aborted transactions and the producer snapshot.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from kafka_index.core.log.recovery.settings import (
 from kafka_index.core.log.recovery.staged_segment import (
     PublishedFile,
     StagedSegment,
-    stored_differences,
+    describe_stored_differences,
 )
 from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
@@ -54,9 +54,16 @@ from kafka_index.core.output.publish import StagedFile, TargetFiles, write_scrat
 class PartitionStart:
     """The state before a partition's first segment.
 
-    `checkpointed_log_start` is the entry of ``log-start-offset-checkpoint``, None if there is none.
-    `epochs` and `epochs_text` are the content of ``leader-epoch-checkpoint``. `note` is for users.
-    `entries` are the entries of a remote log directory.
+    Attributes
+    ----------
+    checkpointed_log_start
+        Entry of ``log-start-offset-checkpoint``, None without an entry.
+    epochs, epochs_text
+        Content of ``leader-epoch-checkpoint``.
+    note
+        Note for users.
+    entries
+        Entries of a remote log directory, None for a local directory.
     """
 
     state: PartitionState
@@ -73,7 +80,7 @@ class PartitionStart:
     @classmethod
     def read(
         cls,
-        first: SegmentFile,
+        first_segment: SegmentFile,
         expiration: ProducerExpiration | None,
         *,
         with_epochs: bool = True,
@@ -85,18 +92,28 @@ class PartitionStart:
         """Read the files next to the first segment of a partition.
 
         As in ``ProducerStateManager.truncateAndReload``, the latest valid snapshot above the log
-        start and at or below the base offset is loaded. `expiration` removes idle producers. For a
-        remote first segment, `tiered` is used instead. If `log_start_offset` is given, the
-        checkpoint is not read. With a run ID, checkpoints are read once for all partitions of the
-        run. `listed` are the directory entries, if known. Raises `InputError` if this process may
-        not read a checkpoint, or if the leader epochs are malformed: a broker would not start.
+        start and at or below the base offset is loaded. Raises `InputError` if this process may not
+        read a checkpoint, or if the leader epochs are malformed, so that a broker would not start.
+
+        Parameters
+        ----------
+        expiration
+            Idle producers to remove.
+        tiered
+            The state of a partition whose first segment is remote.
+        log_start_offset
+            Used instead of the checkpoint.
+        run_id
+            With a run ID, checkpoints are read once for all partitions of the run.
+        listed
+            The directory entries, if known.
         """
         if tiered is not None:
-            return cls._of_tiered(first, expiration, tiered)
-        if not first.has_log:
-            note = _missing_producers(first) if first.base_offset else None
+            return cls._of_tiered(first_segment, expiration, tiered)
+        if not first_segment.has_log:
+            note = _missing_producers_note(first_segment) if first_segment.base_offset else None
             return cls(PartitionState(None, LeaderEpochCache(), expiration), None, (), None, note)
-        directory = first.partition_directory
+        directory = first_segment.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
         if listed is None and store_of(directory).needs_requests:
             listed = scan_directory(directory)
@@ -109,9 +126,11 @@ class PartitionStart:
             raise
         checkpointed = log_start_offset
         if checkpointed is None:
-            read = _data_directory if run_id else _data_directory.__wrapped__
-            checkpointed = read(os.path.dirname(directory), run_id).log_start_offset(
-                first.topic_partition
+            open_data_directory = (
+                _open_data_directory if run_id else _open_data_directory.__wrapped__
+            )
+            checkpointed = open_data_directory(os.path.dirname(directory), run_id).log_start_offset(
+                first_segment.topic_partition
             )
         log_start = checkpointed or 0
         try:
@@ -119,19 +138,19 @@ class PartitionStart:
             offsets = [
                 offset
                 for offset in snapshots
-                if not is_out_of_range(offset, log_start, first.base_offset)
+                if not is_out_of_range(offset, log_start, first_segment.base_offset)
             ]
-            found, entries, damaged = load_latest_snapshot(directory, offsets)
+            snapshot_offset, entries, damaged = load_latest_snapshot(directory, offsets)
         except OSError as error:
             raise InputError(
                 f"cannot read the snapshots: {error.strerror}", path=error.filename or directory
             ) from error
-        notes = [f"skipped: {error}" for _, error in damaged]
-        if found is not None:
-            name = os.path.basename(snapshot_path(directory, found))
-            notes.append(f"earlier producers are from {name}")
-        if entries is None and first.base_offset > log_start:
-            notes.append(_missing_producers(first))
+        notes = [f"a snapshot was skipped: {error}" for _, error in damaged]
+        if snapshot_offset is not None:
+            name = os.path.basename(snapshot_path(directory, snapshot_offset))
+            notes.append(f"earlier producers were loaded from {name}")
+        if entries is None and first_segment.base_offset > log_start:
+            notes.append(_missing_producers_note(first_segment))
         return cls(
             PartitionState(entries, epochs, expiration),
             checkpointed,
@@ -144,17 +163,17 @@ class PartitionStart:
     @classmethod
     def _of_tiered(
         cls,
-        first: SegmentFile,
+        first_segment: SegmentFile,
         expiration: ProducerExpiration | None,
         tiered: TieredPartition,
     ) -> PartitionStart:
-        """Return the state before the first remote segment, for which no snapshot is kept."""
+        """Return the state before the first remote segment, for which no snapshot exists."""
         epochs = LeaderEpochCache(tiered.epochs)
         notes = []
         if tiered.is_lower_bound:
             notes.append("the log may start later than its first segment")
-        if first.base_offset:
-            notes.append(_missing_producers(first))
+        if first_segment.base_offset:
+            notes.append(_missing_producers_note(first_segment))
         return cls(
             PartitionState(None, epochs, expiration),
             tiered.log_start_offset,
@@ -165,15 +184,15 @@ class PartitionStart:
 
 
 @lru_cache(8)
-def _data_directory(path: str, run_id: str) -> DataDirectory:
+def _open_data_directory(path: str, run_id: str) -> DataDirectory:
     del run_id
     return DataDirectory(path)
 
 
-def _missing_producers(first: SegmentFile) -> str:
+def _missing_producers_note(first_segment: SegmentFile) -> str:
     return (
-        f"the log begins at {first.base_offset}, and no snapshot there has the "
-        "producers and transactions before it"
+        f"the log begins at offset {first_segment.base_offset}, and no snapshot contains the "
+        "earlier producers and transactions"
     )
 
 
@@ -182,8 +201,10 @@ STATE_UNKNOWN = "state_unknown"
 SEGMENTS_OVERLAP = "segments_overlap"
 #: Reason code of a note: a broker that starts on this partition deletes all its segments.
 LOG_START_ABOVE_END = "log_start_above_end"
-_INDEX_STAYS = "there is one: remove it, and a broker recovers the segment"
-_OTHER_ORDER = "a broker's snapshot may have the same producers in another order"
+_EXISTING_INDEX = (
+    "an .index already exists: remove the .index, so that a broker recovers the segment"
+)
+_OTHER_ORDER = "a broker's snapshot may contain the same producers in another order"
 
 
 def merge_partition(
@@ -196,23 +217,23 @@ def merge_partition(
 ) -> MergedPartition:
     """Merge the segments of a partition in order of base offset.
 
-    By default, `start` is read from the files next to the first log; `listed` is as in
-    `PartitionStart.read`. Temporary files contain the attempt ID.
+    By default, `start` is read from the files next to the first log. For `listed`, see
+    `PartitionStart.read`. The names of temporary files contain the attempt ID.
     """
     merged = MergedPartition(staged)
     if not settings.needs_state:
         # Segments do not depend on each other.
-        merged.segments = [MergedSegment(each, each.report) for each in staged]
+        merged.segments = [MergedSegment(segment, segment.report) for segment in staged]
         merged.snapshots = set()
         return merged
     try:
-        first = staged[0].segment
+        first_segment = staged[0].segment
         if start is None:
             start = PartitionStart.read(
-                first,
+                first_segment,
                 settings.expiration,
                 with_epochs=BuildOutput.EPOCHS in settings.outputs,
-                tiered=settings.tiered.get(first.topic_partition),
+                tiered=settings.tiered.get(first_segment.topic_partition),
                 run_id=settings.run_id,
                 listed=listed,
             )
@@ -220,10 +241,10 @@ def merge_partition(
         merge = PartitionMerge(
             start, settings, attempt_id, TargetFiles(merged.directory, settings.run_id)
         )
-        for each in staged:
-            merged.segments.append(merge.add(each))
+        for segment in staged:
+            merged.segments.append(merge.add(segment))
         merged.segments[-1] = merge.annotate_last(merged.segments[-1])
-        merged.own_files = merge.last_files(staged[-1])
+        merged.own_files = merge.write_last_files(staged[-1])
     except KafkaIndexError as error:
         merged.error = error
         return merged
@@ -237,8 +258,8 @@ def merge_partition(
 class PartitionMerge:
     """Merges the segments of one partition in order.
 
-    State files that the target lacks are written to temporary files. `published` has all state
-    files of the partition, new or not.
+    State files that are not in the target folder are written to temporary files. `published` has
+    all state files of the partition, including unchanged files.
     """
 
     start: PartitionStart
@@ -248,19 +269,19 @@ class PartitionMerge:
     published: list[PublishedFile] = field(default_factory=list)
     snapshots: set[int] = field(default_factory=set)
     # Offset after the last batch so far, and after the last v2 batch.
-    _end: int | None = None
-    _map_end: int = -1
+    _end_offset: int | None = None
+    _map_end_offset: int = -1
     # Log end offset as a broker reads it from the last segment.
-    _log_end: int = 0
+    _log_end_offset: int = 0
     _first_offset: int = 0
-    _was_cut: bool = False
+    _was_truncated: bool = False
     # Why the state is unknown from here on.
-    _unknown: str | None = None
+    _unknown_reason: str | None = None
 
     @property
     def is_complete(self) -> bool:
         """Whether the state is known at the end of every segment so far."""
-        return self._unknown is None and self._end is not None
+        return self._unknown_reason is None and self._end_offset is not None
 
     @property
     def first_offset(self) -> int:
@@ -268,53 +289,54 @@ class PartitionMerge:
         return max(self.start.log_start_offset, self._first_offset)
 
     def add(self, staged: StagedSegment) -> MergedSegment:
-        """Merge the next segment; an error is in its row."""
+        """Merge the next segment; an error is recorded in the row of the segment."""
         row = staged.report
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
         if row.status != FAILED:
             try:
-                if self._unknown is None:
-                    row, files = self._merged(staged)
+                if self._unknown_reason is None:
+                    row, files = self._merge(staged)
                 else:
-                    row, files = self._merged_without_state(staged)
+                    row, files = self._merge_without_state(staged)
             except KafkaIndexError as error:
                 row = row.failed_by(error)
-        if row.status == FAILED and self._unknown is None:
-            self._unknown = f"segment {base_offset} failed"
+        if row.status == FAILED and self._unknown_reason is None:
+            self._unknown_reason = f"segment {base_offset} failed"
         return MergedSegment(staged, row, files)
 
     def annotate_last(self, last: MergedSegment) -> MergedSegment:
-        """Return the last segment, with a note if the log starts after its end.
+        """Return the last segment, with a note if the log start offset is above the log end.
 
         In that case, a broker deletes all segments and creates an empty log (LogLoader.load).
         """
         log_start = self.start.log_start_offset
-        if not self.is_complete or self._log_end >= log_start:
+        if not self.is_complete or self._log_end_offset >= log_start:
             return last
         note = (
-            f"{LOG_START_ABOVE_END}: the log ends at {self._log_end}, below its start in "
-            f"{LOG_START_CHECKPOINT}, {log_start}: a broker that starts here deletes all segments"
+            f"{LOG_START_ABOVE_END}: the log ends at offset {self._log_end_offset}, below the log "
+            f"start offset {log_start} in {LOG_START_CHECKPOINT}; a broker that starts on the "
+            "partition deletes all segments"
         )
         report = last.report
         notes = "; ".join(filter(None, (note, report.note)))
         code = report.reason_code or LOG_START_ABOVE_END
         return replace(last, report=replace(report, note=notes, reason_code=code))
 
-    def last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
-        """Return the partition's own files: the snapshot at its end, and its leader epochs.
+    def write_last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+        """Write the files of the partition itself: the snapshot at its end, and the leader epochs.
 
-        Raises `KafkaIndexError` if one cannot be read or written.
+        Raises `KafkaIndexError` if a file cannot be read or written.
         """
-        if not self.is_complete or self._end is None:
+        if not self.is_complete or self._end_offset is None:
             return ()
-        files = self._last_snapshots(last)
+        files = self._write_last_snapshots(last)
         epochs = self.start.state.epochs
-        # A broker creates the file empty. A broker writes the checkpoint when an epoch is added or
+        # A broker creates an empty checkpoint. It writes the checkpoint when an epoch is added or
         # removed, or when an epoch starts at or before the log start
         # (LeaderEpochFileCache.truncateFromStartAsyncFlush).
         is_written = epochs.entries != self.start.epochs
-        is_written |= epochs.truncate_from_end(self._log_end)
+        is_written |= epochs.truncate_from_end(self._log_end_offset)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)
         if BuildOutput.EPOCHS not in self.settings.outputs:
             return files
@@ -322,31 +344,31 @@ class PartitionMerge:
         path = os.path.join(last.directory, LEADER_EPOCH_CHECKPOINT)
         return (*files, *self._write(path, text.encode(), last))
 
-    def _merged(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
+    def _merge(self, staged: StagedSegment) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
         """Merge a segment; return its row and its state files."""
         state = self.start.state
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
         note = self.start.note
-        if self._end is None:
+        if self._end_offset is None:
             self._first_offset = base_offset
         else:
-            if base_offset < self._end:
-                return self._overlapping(staged, self._end), ()
-            note = self._gap(base_offset)
+            if base_offset < self._end_offset:
+                return self._overlap_row(staged, self._end_offset), ()
+            note = self._gap_note(base_offset)
             is_reloaded = self._reload_before(base_offset)
-            files = self._snapshot(staged, base_offset)
+            files = self._write_snapshot(staged, base_offset)
             if not is_reloaded:
                 state.reload()
-        found = staged.read_state(self.settings)
-        aborted, stop = state.apply(found)
+        segment_state = staged.read_state(self.settings)
+        aborted, stop = state.apply(segment_state)
         row = staged.report
         if stop is not None:
             return row.failed(stop.reason_code, stop.text, stop.position_bytes), ()
-        self._log_end = base_offset if row.counts is None else row.counts.next_offset
-        self._map_end = max(base_offset, found.map_end_offset)
-        self._end = max(self._log_end, self._map_end)
-        self._was_cut = row.status == TRUNCATED
+        self._log_end_offset = base_offset if row.counts is None else row.counts.next_offset
+        self._map_end_offset = max(base_offset, segment_state.map_end_offset)
+        self._end_offset = max(self._log_end_offset, self._map_end_offset)
+        self._was_truncated = row.status == TRUNCATED
         if state.has_tree:
             note = "; ".join(filter(None, (note, _OTHER_ORDER)))
         note = "; ".join(filter(None, (note, row.note)))
@@ -354,11 +376,13 @@ class PartitionMerge:
             files += self.write_txn_index(staged, aborted.tobytes())
             if BuildOutput.TXN_INDEX in self.settings.outputs:
                 built = {TXN_INDEX_SUFFIX: aborted.tobytes()}
-                note = "; ".join(filter(None, (note, stored_differences(staged.segment, built))))
+                note = "; ".join(
+                    filter(None, (note, describe_stored_differences(staged.segment, built)))
+                )
         elif os.path.exists(staged.paths.offset_index):
             # Without the .index, a broker would truncate the log here, as assumed for the state.
-            row = replace(row, reason=f"{row.reason}; {_INDEX_STAYS}")
-            self._unknown = f"segment {base_offset} has an invalid tail that a broker keeps"
+            row = replace(row, reason=f"{row.reason}; {_EXISTING_INDEX}")
+            self._unknown_reason = f"a broker keeps the invalid tail of segment {base_offset}"
         is_new = bool(files) and row.status == UNCHANGED
         row = replace(
             row,
@@ -369,69 +393,70 @@ class PartitionMerge:
         )
         return row, files
 
-    def _overlapping(self, staged: StagedSegment, end: int) -> SegmentReport:
+    def _overlap_row(self, staged: StagedSegment, end: int) -> SegmentReport:
         error = InputError(
-            "segments_overlap: the segment before it continues past this segment's base offset",
+            "segments_overlap: the previous segment ends after the base offset of this segment",
             expected=f"a base offset of {end} or more",
             found=staged.segment.base_offset,
-            hint="remove the segment that does not belong here",
+            hint="remove the segment that does not belong to the partition",
         )
         return staged.report.failed(SEGMENTS_OVERLAP, str(error))
 
-    def _gap(self, base_offset: int) -> str | None:
+    def _gap_note(self, base_offset: int) -> str | None:
         """Return a note if offsets are missing before a segment."""
-        end = self._end
+        end = self._end_offset
         if end is None or base_offset == end:
             return None
-        if self._was_cut:
-            return f"the segment before it is valid up to offset {end} (exclusive) only"
-        return f"offsets {end} to {base_offset - 1} are in no segment before it"
+        if self._was_truncated:
+            return f"the previous segment is valid only below offset {end}"
+        return f"offsets {end} to {base_offset - 1} are missing before this segment"
 
-    def _merged_without_state(
+    def _merge_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Merge a segment after a failed one: only its own files can be correct."""
+        """Merge a segment after a failed segment, without producers and transactions."""
         unknown = (
-            f"{STATE_UNKNOWN}: {self._unknown}, so the producers and transactions "
-            "before this segment are not known"
+            f"{STATE_UNKNOWN}: {self._unknown_reason}, so the producers and transactions "
+            "before this segment are unknown"
         )
         if BuildOutput.TXN_INDEX in self.settings.outputs and len(
             staged.read_state(self.settings).aborts
         ):
-            # With its .index, a broker would assume that the segment has no aborted transactions.
-            reason = f"{unknown}, and it has aborted transactions"
+            # If the .index exists without a .txnindex, a broker assumes that the segment has no
+            # aborted transactions.
+            reason = f"{unknown}, and this segment has aborted transactions"
             return staged.report.failed(STATE_UNKNOWN, reason), ()
-        row = replace(staged.report, note=f"{unknown}: no snapshot")
+        row = replace(staged.report, note=f"{unknown}; no snapshot was written")
         return row, self.write_txn_index(staged, b"")
 
     def _reload_before(self, offset: int) -> bool:
-        """Load the snapshot after the last v2 batch if it is below an offset.
+        """Load the snapshot after the last v2 batch if this snapshot is below an offset.
 
-        Recovery has written that snapshot, and writes another one at the offset from the loaded
-        state (UnifiedLog.rebuildProducerState).
+        Recovery has written the snapshot, loads it, and writes another snapshot at the offset
+        (UnifiedLog.rebuildProducerState). Returns whether the snapshot was loaded.
         """
-        if self._map_end <= self.start.log_start_offset:
-            # No snapshot is kept below the log start.
+        if self._map_end_offset <= self.start.log_start_offset:
+            # A broker deletes snapshots at or below the log start.
             self.start.state.forget_producers()
-        if self._map_end >= offset:
+        if self._map_end_offset >= offset:
             return False
         self.start.state.reload()
         return True
 
-    def _last_snapshots(self, last: StagedSegment) -> tuple[StagedFile, ...]:
+    def _write_last_snapshots(self, last: StagedSegment) -> tuple[StagedFile, ...]:
         """Write the snapshot at the log end.
 
         Recovery of the last segment writes a snapshot after its last v2 batch. If v0 or v1 messages
-        follow, the log ends later and has another snapshot there.
+        follow, recovery writes another snapshot at the log end.
         """
         files: tuple[StagedFile, ...] = ()
-        if self._map_end < self._log_end:
-            files = self._snapshot(last, self._map_end)
-            self._reload_before(self._log_end)
-        return (*files, *self._snapshot(last, self._log_end))
+        if self._map_end_offset < self._log_end_offset:
+            files = self._write_snapshot(last, self._map_end_offset)
+            self._reload_before(self._log_end_offset)
+        return (*files, *self._write_snapshot(last, self._log_end_offset))
 
-    def _snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
-        """Write the snapshot at an offset, unless it exists or none is kept there."""
+    def _write_snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
+        """Write the snapshot at an offset, unless it is written already or below the log start."""
         if offset <= self.first_offset or BuildOutput.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
@@ -443,7 +468,7 @@ class PartitionMerge:
         return self._write(path, self.start.state.snapshot(), staged)
 
     def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a transaction index; an empty one only to replace an existing file."""
+        """Write a transaction index; an empty transaction index only replaces an existing file."""
         if BuildOutput.TXN_INDEX not in self.settings.outputs:
             return ()
         log_name = os.path.basename(staged.segment.log_path)
@@ -478,20 +503,22 @@ class MergedPartition:
 
     Attributes
     ----------
-    staged, segments
-        Its segments as scanned, and merged, up to an error.
+    staged
+        The scanned segments.
+    segments
+        The merged segments, up to an error.
     own_files
         Files of the partition itself, which are published first.
     start
-        Initial state of the merge, if there was one.
+        Initial state of the merge, None without a merge.
     first_offset
         Log start offset for a broker.
     snapshots
         Offsets of all snapshots of the partition, None if unknown.
     published
-        Its state files, new or not.
+        State files of the partition, including unchanged files.
     error
-        Why nothing of the partition can be published, if so.
+        Why no file of the partition can be published, None if all files can be published.
     """
 
     staged: Sequence[StagedSegment]
@@ -505,5 +532,5 @@ class MergedPartition:
 
     @property
     def directory(self) -> str:
-        """The target folder, from any segment that has one: a failed segment may not."""
-        return max(each.directory for each in self.staged)
+        """The target folder, from any segment: a failed segment may have none."""
+        return max(segment.directory for segment in self.staged)

@@ -80,7 +80,7 @@ def test_build_reports_the_position_of_a_damaged_remote_index(tmp_path: Path) ->
     _, rows = _build(at, tmp_path, "--topics", "log_gz")
 
     (note,) = (row["note"] for row in rows if row["log_path"] == at.file(key, ".log"))
-    assert note.startswith("the stored .index differs from entry 0 on")
+    assert note.startswith("the stored .index differs from the built .index at entry 0")
 
 
 def test_unreadable_segment_is_a_row_with_object_and_chunk(tmp_path: Path) -> None:

@@ -79,7 +79,7 @@ def test_least_recently_used_segment_is_closed() -> None:
 
 @pytest.mark.parametrize("max_open", [0, -1])
 def test_segment_cache_of_size_zero_is_rejected(max_open: int) -> None:
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="must be at least 1"):
         SegmentCache(max_open)
 
 
