@@ -82,7 +82,7 @@ from kafka_index.core.records.record_decoder import BatchDamage, decode_entry, h
 class IncomingBatches:
     """Complete, valid, consecutive batches and their columns.
 
-    Positions are relative to the first of these bytes.
+    Positions in `columns` are relative to the start of `data`.
     """
 
     data: Bytes
@@ -92,14 +92,14 @@ class IncomingBatches:
     def scan(cls, data: Bytes, base_offset: int) -> Self:
         """Verify batches and read their headers.
 
-        Last offsets must be between the base offset and 2^31 - 1 above it. Raises
-        `CorruptLogError`, with a position relative to the first of these bytes, if a batch is
-        incomplete or does not match its checksum. Raises `InputError` if there is no batch or an
-        offset is out of range.
+        Last offsets must be at or above the base offset, by less than 2^31. Raises
+        `CorruptLogError`, with a position relative to the start of `data`, if a batch is incomplete
+        or does not match its checksum. Raises `InputError` if `data` is empty or an offset is out
+        of range.
         """
-        chunks = list(cls._chunks(data, base_offset, verify_crc=True))
+        chunks = list(cls._scan_chunks(data, base_offset, verify_crc=True))
         if not chunks:
-            raise InputError("there is no batch to append")
+            raise InputError("cannot append: the data contains no batch")
         if len(chunks) == 1:
             return chunks[0]
         columns = map(np.concatenate, zip(*(chunk.columns for chunk in chunks), strict=True))
@@ -109,13 +109,13 @@ class IncomingBatches:
     def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
         """Yield chunks of the batches in a log without verifying their checksums.
 
-        An incomplete batch ends them (``FileLogInputStream.nextBatch``). Raises `CorruptLogError`
+        Ends before an incomplete batch (``FileLogInputStream.nextBatch``). Raises `CorruptLogError`
         if the length of a batch is invalid.
         """
-        return cls._chunks(data, base_offset, verify_crc=False)
+        return cls._scan_chunks(data, base_offset, verify_crc=False)
 
     @classmethod
-    def _chunks(cls, data: Bytes, base_offset: int, *, verify_crc: bool) -> Iterator[Self]:
+    def _scan_chunks(cls, data: Bytes, base_offset: int, *, verify_crc: bool) -> Iterator[Self]:
         scanner = Scanner(base_offset, verify_crc=verify_crc)
         code = SCAN_ROWS_FULL
         while code == SCAN_ROWS_FULL:
@@ -125,8 +125,8 @@ class IncomingBatches:
         if code == SCAN_END or (not verify_crc and code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH)):
             return
         stop = scanner.stop(code, InMemoryLog(data))
-        kind = InputError if stop.refused else CorruptLogError
-        raise stop.error(kind, consequence="cannot append: ")
+        error_class = InputError if stop.refused else CorruptLogError
+        raise stop.error(error_class, consequence="cannot append: ")
 
     def __len__(self) -> int:
         return self.columns.rows
@@ -155,8 +155,8 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
 class AppendInfo:
     """The result of an append (Kafka: ``LogAppendInfo``); offsets are -1 if nothing was appended.
 
-    `duplicates` has the first and last offsets of batches that a client sent twice. They were not
-    appended again.
+    `duplicates` has the first and last offsets of batches that a client sent again, and that were
+    not appended again.
     """
 
     first_offset: int = -1
@@ -176,12 +176,20 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The effect of appends on one segment, up to the append `next_append`, exclusive.
+    """The effect of appends on one segment.
 
-    If `must_roll`, the segment must be rolled before that append. `rows`, `positions_bytes`,
-    `timestamps_ms` and `timestamp_offsets`, of shape (k,), are the batches that get an offset index
-    entry, their positions in the log, and the time index entries. `state` is the growth of the
-    segment after the appends.
+    Attributes
+    ----------
+    next_append
+        Number of the first append that is not in the plan.
+    must_roll
+        True if the segment must be rolled before `next_append`.
+    rows, positions_bytes : shape (k,)
+        The batches that get an offset index entry, and their positions in the log.
+    timestamps_ms, timestamp_offsets : shape (k,)
+        The time index entries.
+    state
+        The growth of the segment after the appends.
     """
 
     next_append: int
@@ -211,7 +219,7 @@ def growth_limits(
     offset_entries: int | None = None,
     time_entries: int | None = None,
 ) -> Longs:
-    """Return the limits of a segment; the settings contain the default index sizes."""
+    """Return the limits of a segment; by default, the settings determine the index sizes."""
     limits = np.empty(LIMITS, np.int64)
     index_bytes = settings.segment_index_bytes
     limits[LIMIT_BASE_OFFSET] = base_offset
@@ -246,9 +254,9 @@ def plan_for_segment(
     """
     columns = batches.columns
     positions = np.empty(columns.rows, np.int64)
-    chosen = np.empty((3, columns.rows), np.int64)
-    after = state.copy()
-    code, place, count = plan_appends(
+    entries = np.empty((3, columns.rows), np.int64)
+    state_after = state.copy()
+    code, number, count = plan_appends(
         ends,
         first_append,
         positions,
@@ -257,28 +265,28 @@ def plan_for_segment(
         columns.max_timestamp_ms,
         may_roll,
         limits,
-        after,
-        *chosen,
+        state_after,
+        *entries,
     )
     if code == PLAN_INDEX_FULL:
         raise IndexFullError(
-            "an index of the segment is too small for all batches of the append",
-            position_bytes=int(columns.position_bytes[place]),
+            "cannot append: an index of the segment is too small for all batches of the append",
+            position_bytes=int(columns.position_bytes[number]),
             expected=f"segment.index.bytes for more than {limits[LIMIT_OFFSET_ENTRIES]} entries",
-            found=int(columns.last_offset[place]),
+            found=int(columns.last_offset[number]),
             hint="append fewer batches at once",
         )
     if code == PLAN_OFFSET_OVERFLOW:
         base = int(limits[LIMIT_BASE_OFFSET])
         raise IndexOffsetOverflowError(
-            "the offsets of the append do not fit one segment",
-            position_bytes=int(columns.position_bytes[place]),
+            "cannot append: the offsets of the append do not fit in one segment",
+            position_bytes=int(columns.position_bytes[number]),
             expected=offset_range(base),
-            found=int(columns.last_offset[place]),
+            found=int(columns.last_offset[number]),
         )
-    rows, timestamps, timestamp_offsets = chosen[:, :count]
+    rows, timestamps, timestamp_offsets = entries[:, :count]
     return SegmentPlan(
-        place, code == PLAN_ROLL, rows, positions[rows], timestamps, timestamp_offsets, after
+        number, code == PLAN_ROLL, rows, positions[rows], timestamps, timestamp_offsets, state_after
     )
 
 
@@ -298,7 +306,7 @@ class Isolation(StrEnum):
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: committed reads skip its records from an offset on."""
+    """An aborted transaction: committed reads skip the producer's records from an offset on."""
 
     producer_id: int
     first_offset: int
@@ -308,10 +316,18 @@ class AbortedTransaction(NamedTuple):
 class FetchData:
     """Bytes of a log, from the batch that contains an offset (Kafka: ``FetchDataInfo``).
 
-    `base_offset` is the batch's base offset, or the requested offset if no batch follows.
-    `position_bytes` is the position in the segment. The last batch in `records` may be incomplete.
-    `first_entry_incomplete` is True if the first batch exceeds the requested size. Aborted
-    transactions are set for committed reads only.
+    Attributes
+    ----------
+    base_offset
+        Base offset of the batch, or the requested offset if no batch follows.
+    position_bytes
+        Position in the segment.
+    records
+        The bytes. The last batch may be incomplete.
+    first_entry_incomplete
+        True if the first batch exceeds the requested size.
+    aborted_transactions
+        Only set by committed reads.
     """
 
     base_offset: int
@@ -341,10 +357,10 @@ def assign_as_leader(
     batch or record cannot be read, `InputError` if a broker would reject a batch, and
     `InvalidEpochError` if the leader epoch is negative.
     """
-    base_offset = 0 if origin is AppendOrigin.CLIENT else _first_offset(data)
+    base_offset = 0 if origin is AppendOrigin.CLIENT else _first_base_offset(data)
     batches = IncomingBatches.scan(as_bytes(bytearray(data)), base_offset)
     _check_headers(batches, settings, origin)
-    largest = _largest_timestamps(batches, settings, now_ms)
+    largest = _check_timestamps(batches, settings, now_ms)
     if settings.is_compacted:
         _check_keys(batches)
     columns = batches.columns
@@ -352,7 +368,11 @@ def assign_as_leader(
     if append_type:
         largest[:] = now_ms
     if next_offset + int((columns.last_offset - columns.base_offset + 1).sum()) > INT64_MAX:
-        raise InputError("the log has no more offsets", found=next_offset)
+        raise InputError(
+            "cannot append: the offsets of the batches exceed the largest offset",
+            expected=f"offsets up to {INT64_MAX - 1}",
+            found=f"a first offset of {next_offset}",
+        )
     stamp_batches(
         batches.data,
         columns.position_bytes,
@@ -369,13 +389,13 @@ def assign_as_leader(
     columns.attributes[:] &= ~TIMESTAMP_TYPE_MASK
     columns.attributes[:] |= TIMESTAMP_TYPE_MASK if append_type else 0
     if append_type:
-        # The timestamp of a marker is then its batch's timestamp.
+        # A marker has the timestamp of its batch.
         columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
     _check_leader_epochs(batches)
     return batches
 
 
-def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
+def _first_base_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
     """Return the offset field of the first batch, 0 if it is negative."""
     return max(int.from_bytes(bytes(data[:8]), "big", signed=True), 0)
 
@@ -383,16 +403,21 @@ def _first_offset(data: bytes | bytearray | memoryview | Bytes) -> int:
 def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: AppendOrigin) -> None:
     columns = batches.columns
     magic, sizes, counts = columns.magic, columns.size_bytes, columns.record_count
-    most = settings.max_message_bytes
-    _refuse(
+    max_bytes = settings.max_message_bytes
+    _raise_for_first(
         batches,
-        (magic != MAGIC_RECORD_BATCH, "a leader appends batches of magic 2", 2, magic),
-        (sizes > most, "the batch is larger than max.message.bytes", f"{most} or less", sizes),
-        _too_large(batches, settings),
+        (magic != MAGIC_RECORD_BATCH, "a leader appends only batches with magic 2", 2, magic),
+        (
+            sizes > max_bytes,
+            "the batch is larger than max.message.bytes",
+            f"{max_bytes} or less",
+            sizes,
+        ),
+        _size_check(batches, settings),
     )
     if origin is not AppendOrigin.CLIENT:
         return
-    _refuse(
+    _raise_for_first(
         batches,
         (
             columns.base_offset != 0,
@@ -402,37 +427,42 @@ def _check_headers(batches: IncomingBatches, settings: LogSettings, origin: Appe
         ),
         (
             (counts <= 0) | (columns.last_offset - columns.base_offset + 1 != counts),
-            "the records of the batch are not as many as its offsets",
-            "the same count, above 0",
+            "the record count of the batch is not its number of offsets",
+            "the number of offsets, above 0",
             counts,
         ),
         (
             columns.attributes & CONTROL_MASK != 0,
             "a client must not write control records",
-            "no control batch",
+            "attributes without the control bit",
             columns.attributes,
         ),
         (
             (columns.producer_id >= 0) & (columns.base_sequence < 0),
-            "a batch with a producer id needs a base sequence",
+            "a batch with a producer ID needs a base sequence",
             "0 or more",
             columns.base_sequence,
         ),
     )
 
 
-def _too_large(batches: IncomingBatches, settings: LogSettings) -> _Check:
-    sizes, most = batches.columns.size_bytes, settings.segment_bytes
-    return sizes > most, "the batch is larger than segment.bytes", f"{most} or less", sizes
+def _size_check(batches: IncomingBatches, settings: LogSettings) -> _Check:
+    sizes, max_bytes = batches.columns.size_bytes, settings.segment_bytes
+    return (
+        sizes > max_bytes,
+        "the batch is larger than segment.bytes",
+        f"{max_bytes} or less",
+        sizes,
+    )
 
 
-def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: int) -> Longs:
+def _check_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: int) -> Longs:
     columns = batches.columns
-    takes_time = settings.message_timestamp_type is TimestampType.CREATE_TIME
-    least, most = INT64_MIN, INT64_MAX
-    if takes_time:
-        least = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
-        most = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
+    is_create_time = settings.message_timestamp_type is TimestampType.CREATE_TIME
+    min_ms, max_ms = INT64_MIN, INT64_MAX
+    if is_create_time:
+        min_ms = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
+        max_ms = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
     # The count may be corrupt, but a batch never has more records than bytes.
     counts = np.clip(batches.columns.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)
@@ -441,31 +471,33 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
         columns.position_bytes,
         columns.size_bytes,
         counts,
-        least,
-        most,
+        min_ms,
+        max_ms,
         largest,
         codes,
     )
     for row in np.flatnonzero(codes == PACKED_RECORDS):
-        largest[row], codes[row] = _largest_packed(batches, int(row), least, most)
+        largest[row], codes[row] = _decode_largest_timestamp(batches, int(row), min_ms, max_ms)
     is_outside = codes == TIMESTAMP_OUT_OF_BOUNDS
-    _refuse(batches, (is_outside, "a timestamp is out of range", f"{least}..{most}", largest))
-    _refuse(
+    _raise_for_first(
+        batches, (is_outside, "a timestamp is out of range", f"{min_ms}..{max_ms}", largest)
+    )
+    _raise_for_first(
         batches,
         (
             codes != RECORD_VALID,
             "the records of the batch cannot be read",
-            "as many valid records as its header counts",
+            "the number of valid records in the batch header",
             batches.columns.record_count,
         ),
-        kind=CorruptLogError,
+        error_class=CorruptLogError,
     )
     is_append_type = columns.attributes & TIMESTAMP_TYPE_MASK != 0
-    _refuse(
+    _raise_for_first(
         batches,
         (
-            is_append_type & ((largest == NO_TIMESTAMP) | (not takes_time)),
-            "only a broker sets the log append time",
+            is_append_type & ((largest == NO_TIMESTAMP) | (not is_create_time)),
+            "only a broker sets the timestamp type LogAppendTime",
             "the timestamp type CreateTime",
             columns.attributes,
         ),
@@ -473,28 +505,30 @@ def _largest_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms:
     return largest
 
 
-def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -> tuple[int, int]:
+def _decode_largest_timestamp(
+    batches: IncomingBatches, row: int, min_ms: int, max_ms: int
+) -> tuple[int, int]:
     position = int(batches.columns.position_bytes[row])
     expected_offset = int(batches.columns.base_offset[row])
     largest = NO_TIMESTAMP
     out_of_bounds: int | None = None
-    for found in decode_entry(
-        _batch(batches, row), _budget(), lambda chunk: (chunk.offsets, chunk.timestamps_ms)
+    for decoded in decode_entry(
+        _batch_bytes(batches, row), _budget(), lambda chunk: (chunk.offsets, chunk.timestamps_ms)
     ):
-        if isinstance(found, BatchDamage):
-            raise CorruptLogError(found.error.message, position_bytes=position) from found.error
-        offsets, times = found
+        if isinstance(decoded, BatchDamage):
+            raise CorruptLogError(decoded.error.message, position_bytes=position) from decoded.error
+        offsets, timestamps = decoded
         if (offsets != expected_offset + np.arange(len(offsets))).any():
             raise InputError(
-                "the offsets of compressed records are not consecutive, and a broker would "
-                "compress them again",
+                "cannot append: the offsets of compressed records are not consecutive, so a broker "
+                "would compress the records again",
                 position_bytes=position,
             )
         expected_offset += len(offsets)
-        outside = (times != NO_TIMESTAMP) & ((times < least) | (times > most))
-        if out_of_bounds is None and outside.any():
-            out_of_bounds = int(times[outside][0])
-        largest = max(largest, int(times.max()))
+        is_outside = (timestamps != NO_TIMESTAMP) & ((timestamps < min_ms) | (timestamps > max_ms))
+        if out_of_bounds is None and is_outside.any():
+            out_of_bounds = int(timestamps[is_outside][0])
+        largest = max(largest, int(timestamps.max()))
     if out_of_bounds is not None:
         return out_of_bounds, TIMESTAMP_OUT_OF_BOUNDS
     return largest, RECORD_VALID
@@ -502,9 +536,9 @@ def _largest_packed(batches: IncomingBatches, row: int, least: int, most: int) -
 
 def _check_keys(batches: IncomingBatches) -> None:
     for row in range(len(batches)):
-        if has_null_key(_batch(batches, row), _budget()):
+        if has_null_key(_batch_bytes(batches, row), _budget()):
             raise InputError(
-                "a record has no key, but the topic is compacted",
+                "cannot append: a record has no key, but the topic is compacted",
                 position_bytes=int(batches.columns.position_bytes[row]),
             )
 
@@ -513,25 +547,25 @@ def _budget() -> DecompressionBudget:
     return shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
 
 
-def _batch(batches: IncomingBatches, row: int) -> Bytes:
+def _batch_bytes(batches: IncomingBatches, row: int) -> Bytes:
     start = int(batches.columns.position_bytes[row])
     return batches.data[start : start + int(batches.columns.size_bytes[row])]
 
 
-def _refuse(
+def _raise_for_first(
     batches: IncomingBatches,
     *checks: _Check,
-    kind: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
+    error_class: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
 ) -> None:
     """Raise an error for the first batch that fails a check."""
-    for refused, reason, expected, found in checks:
-        if refused.any():
-            row = int(np.argmax(refused))
-            raise kind(
+    for is_rejected, reason, expected, actual in checks:
+        if is_rejected.any():
+            row = int(np.argmax(is_rejected))
+            raise error_class(
                 f"cannot append: {reason}",
                 position_bytes=int(batches.columns.position_bytes[row]),
                 expected=expected,
-                found=int(found[row]),
+                found=int(actual[row]),
             )
 
 
@@ -543,56 +577,57 @@ def check_as_follower(
     *,
     as_one_append: bool = True,
 ) -> IncomingBatches | None:
-    """Validate batches fetched from a leader; return None if all have a later epoch.
+    """Validate batches fetched from a leader, which have offsets and leader epochs.
 
-    The batches have offsets and leader epochs. Starting at the first batch with a later epoch than
-    `leader_epoch`, all are dropped (KAFKA-18723). Only leaders check ``max.message.bytes``. With
-    `as_one_append`, all together must fit one segment, otherwise each. Raises `CorruptLogError` if
-    a batch cannot be read, `InputError` if offsets decrease or a segment cannot hold them, and
-    `InvalidEpochError` if a v2 batch has no leader epoch.
+    The first batch with a later epoch than `leader_epoch`, and all batches after it, are dropped
+    (KAFKA-18723). Returns None if all batches are dropped. Only leaders check
+    ``max.message.bytes``. With `as_one_append`, all batches together must fit in one segment,
+    otherwise each batch. Raises `CorruptLogError` if a batch cannot be read, `InputError` if
+    offsets decrease or do not fit in a segment, and `InvalidEpochError` if a v2 batch has no leader
+    epoch.
     """
     array = as_bytes(data)
     if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:
         raise CorruptLogError(
-            "cannot append: fewer bytes than the smallest batch has",
+            "cannot append: the data is shorter than the smallest batch",
             position_bytes=0,
-            expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} or more",
-            found=len(array),
+            expected=f"{LOG_OVERHEAD_BYTES + MIN_LENGTH} bytes or more",
+            found=f"{len(array)} bytes",
         )
-    batches = IncomingBatches.scan(array, _first_offset(array))
-    later = np.flatnonzero(batches.columns.leader_epoch > leader_epoch)
-    if len(later):
-        if not later[0]:
+    batches = IncomingBatches.scan(array, _first_base_offset(array))
+    later_rows = np.flatnonzero(batches.columns.leader_epoch > leader_epoch)
+    if len(later_rows):
+        if not later_rows[0]:
             return None
-        batches = batches.rows(0, int(later[0]))
+        batches = batches.rows(0, int(later_rows[0]))
     _check_offsets(batches, log_end_offset)
     if as_one_append:
         if len(batches.data) > settings.segment_bytes:
             raise InputError(
-                "the batches are larger than segment.bytes",
+                "cannot append: the batches are larger than segment.bytes",
                 expected=f"{settings.segment_bytes} bytes or less",
-                found=len(batches.data),
+                found=f"{len(batches.data)} bytes",
             )
     else:
-        _refuse(batches, _too_large(batches, settings))
+        _raise_for_first(batches, _size_check(batches, settings))
     _check_leader_epochs(batches)
     return batches
 
 
 def _check_leader_epochs(batches: IncomingBatches) -> None:
     epochs = batches.columns.leader_epoch
-    refused = (epochs < 0) & (batches.columns.magic >= MAGIC_RECORD_BATCH)
-    check = refused, "a batch has no leader epoch", "0 or more", epochs
-    _refuse(batches, check, kind=InvalidEpochError)
+    lacks_epoch = (epochs < 0) & (batches.columns.magic >= MAGIC_RECORD_BATCH)
+    check = lacks_epoch, "the batch has no leader epoch", "0 or more", epochs
+    _raise_for_first(batches, check, error_class=InvalidEpochError)
 
 
 def _check_offsets(batches: IncomingBatches, log_end_offset: int) -> None:
     columns = batches.columns
-    backward = np.flatnonzero(columns.last_offset[1:] <= columns.last_offset[:-1])
-    if len(backward):
-        row = int(backward[0]) + 1
+    backward_rows = np.flatnonzero(columns.last_offset[1:] <= columns.last_offset[:-1])
+    if len(backward_rows):
+        row = int(backward_rows[0]) + 1
         raise InputError(
-            "cannot append: offsets go backward",
+            "cannot append: the offsets of the batches decrease",
             position_bytes=int(columns.position_bytes[row]),
             expected=f"a last offset above {int(columns.last_offset[row - 1])}",
             found=int(columns.last_offset[row]),
@@ -600,7 +635,7 @@ def _check_offsets(batches: IncomingBatches, log_end_offset: int) -> None:
     first = int(columns.base_offset[0])
     if first < log_end_offset:
         raise InputError(
-            "cannot append: the first offset is before the end of the log",
+            "cannot append: the first offset is below the log end offset",
             position_bytes=0,
             expected=f"{log_end_offset} or more",
             found=first,

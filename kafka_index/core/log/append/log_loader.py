@@ -27,9 +27,9 @@ from kafka_index.core.logdir.metadata_files import read_text
 
 
 class EpochFile:
-    """The leader epochs of a partition and their checkpoint, which is created empty.
+    """The leader epochs of a partition and their checkpoint file.
 
-    Raises `InputError` or `InvalidEpochError` if the file is malformed.
+    A missing file is created. Raises `InputError` or `InvalidEpochError` if the file is malformed.
     """
 
     def __init__(self, directory: str) -> None:
@@ -48,32 +48,32 @@ class EpochFile:
             elif self.cache.entries:
                 self.cache = LeaderEpochCache()
                 has_changed = True
-        self._write_if(changed=has_changed)
+        self._write_changes(changed=has_changed)
 
     def assign_recovered(self, batches: IncomingBatches) -> None:
-        """Record the epochs of batches like recovery does."""
+        """Assign the epochs of batches as recovery does."""
         has_changed = False
         for _, epoch, base_offset in batches.epoch_starts():
             has_changed |= self.cache.assign_from_batch(epoch, base_offset)
-        self._write_if(changed=has_changed)
+        self._write_changes(changed=has_changed)
 
     def truncate_from_end(self, offset: int) -> None:
         """Remove the epochs that start at or above an offset."""
-        self._write_if(changed=self.cache.truncate_from_end(offset))
+        self._write_changes(changed=self.cache.truncate_from_end(offset))
 
     def truncate_from_start(self, offset: int) -> None:
-        self._write_if(changed=self.cache.truncate_from_start(offset))
+        self._write_changes(changed=self.cache.truncate_from_start(offset))
 
     def restore(self, entries: tuple[EpochEntry, ...]) -> None:
         has_changed = self.cache.entries != entries
         self.cache = LeaderEpochCache(entries)
-        self._write_if(changed=has_changed)
+        self._write_changes(changed=has_changed)
 
     def clear(self) -> None:
         self.cache = LeaderEpochCache()
         self._write(self.cache.text())
 
-    def _write_if(self, *, changed: bool) -> None:
+    def _write_changes(self, *, changed: bool) -> None:
         if changed:
             self._write(self.cache.text())
 
@@ -90,33 +90,33 @@ OFFSET_BACKWARD: Final = "offset_backward"
 class OffsetsGoBackError(Exception):
     """Recovery found an offset that is not above the last index entry.
 
-    The whole log is truncated.
+    The loader truncates the complete log.
     """
 
 
 class LoadingSegment(ReplayedSegment, Protocol):
     def passes_sanity_check(self) -> bool:
-        """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``)."""
+        """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
 
     def recover(self) -> int:
-        """Rebuild its indexes and truncate its log; return the number of truncated bytes.
+        """Rebuild the indexes and truncate the log; return the number of truncated bytes.
 
-        Raises `OffsetsGoBackError` if the whole log must be truncated.
+        Raises `OffsetsGoBackError` if the complete log must be truncated.
         """
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
-        """Yield the batches that remain after recovery, without verifying them again."""
+        """Yield the batches that remain after recovery, without verifying checksums again."""
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None: ...
 
     def truncate_fully(self) -> int:
-        """Truncate the whole log (``LogSegment.truncateTo``); return the truncated bytes."""
+        """Truncate the complete log (``LogSegment.truncateTo``); return the truncated bytes."""
 
     def release(self) -> None:
         """Release the memory of a recovered segment."""
 
     def next_offset(self) -> int:
-        """Return the offset after its last batch (``LogSegment.readNextOffset``)."""
+        """Return the offset after the last batch (``LogSegment.readNextOffset``)."""
 
     def resize_indexes(self) -> None:
         """Resize the indexes of the active segment to their maximum size."""
@@ -126,7 +126,7 @@ Segment = TypeVar("Segment", bound=LoadingSegment)
 
 
 class LoadingFiles(Protocol[Segment]):
-    """The segments of a partition during loading, and the operations on them."""
+    """The segments of a partition during loading, and operations on segments."""
 
     segments: list[Segment]
 
@@ -141,12 +141,12 @@ class LoadingFiles(Protocol[Segment]):
         """Check the active segment after a clean shutdown; raise to stop loading."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Check a log that ends before its start, before all of it is deleted."""
+        """Check a log that ends before the log start offset; raise to prevent its deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedOffsets:
-    """The offsets of a loaded log, absolute."""
+    """The absolute offsets of a loaded log."""
 
     log_start_offset: int
     log_end_offset: int
@@ -155,11 +155,17 @@ class LoadedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LoadConditions:
-    """The state with which a partition is loaded.
+    """The state of a data directory when a partition is loaded.
 
-    `is_clean` is True if its data directory has the clean shutdown file. Offsets are from the
-    checkpoints, 0 if missing. If `is_deleted`, nothing is recovered, and the log end is not
-    determined.
+    Attributes
+    ----------
+    is_clean
+        True if the data directory has the clean shutdown file.
+    recovery_point, log_start_offset
+        Entries of the checkpoints, 0 if missing.
+    is_deleted
+        True for a partition whose deletion was interrupted. Nothing is recovered, and the log end
+        is not determined.
     """
 
     is_clean: bool
@@ -169,10 +175,12 @@ class LoadConditions:
 
 
 class LogLoader(Generic[Segment]):
-    """Loads a partition with its leader epochs and producers.
+    """Loads a partition with its leader epochs and producers into `files`.
 
-    Fills the segments of `files`. `reasons` has a code and a detail for each segment that is
-    deleted, truncated or rebuilt, keyed by base offset.
+    Attributes
+    ----------
+    reasons
+        Why segments are deleted, truncated or rebuilt: a code and a detail, keyed by base offset.
     """
 
     def __init__(
@@ -199,7 +207,7 @@ class LogLoader(Generic[Segment]):
         else:
             if not conditions.is_clean:
                 self._recover_unflushed()
-            end = self._end_or_nothing()
+            end = self._find_log_end()
         if not files.segments:
             files.segments.append(files.create_segment(0 if conditions.is_deleted else log_start))
         active = files.segments[-1]
@@ -215,32 +223,34 @@ class LogLoader(Generic[Segment]):
             files.segments, start, log_end, after_clean_shutdown=conditions.is_clean
         )
         is_durable = conditions.is_clean and end is not None
-        point = log_end if is_durable else min(conditions.recovery_point, log_end)
+        recovery_point = log_end if is_durable else min(conditions.recovery_point, log_end)
         # UnifiedLog.updateLogStartOffset
-        return LoadedOffsets(start, log_end, max(point, start))
+        return LoadedOffsets(start, log_end, max(recovery_point, start))
 
     def _load_segments(self) -> None:
         segments = self._files.segments
         for segment in self._files.open_segments():
             if not segment.passes_sanity_check():
-                self._note(segment, "no_index: its .index is missing, or its .txnindex wrong")
+                self._set_reason(
+                    segment, "no_index: the .index is missing, or the .txnindex is corrupt"
+                )
                 self._recover(segment)
             segments.append(segment)
 
     def _recover_unflushed(self) -> None:
         segments = self._files.segments
         first = floor_segment(segments, self._conditions.recovery_point)
-        for place in range(first, len(segments)):
-            segment = segments[place]
+        for number in range(first, len(segments)):
+            segment = segments[number]
             try:
-                cut = self._recover(segment)
+                truncated_bytes = self._recover(segment)
             except OffsetsGoBackError as error:
-                self._note(segment, f"{OFFSET_BACKWARD}: {error}")
-                cut = segment.truncate_fully()
+                self._set_reason(segment, f"{OFFSET_BACKWARD}: {error}")
+                truncated_bytes = segment.truncate_fully()
             segment.release()
-            if cut:
-                reason = f"after_cut: the segment at {segment.base_offset} is cut"
-                self._delete(segments[place + 1 :], reason)
+            if truncated_bytes:
+                reason = f"after_cut: segment {segment.base_offset} is truncated"
+                self._delete(segments[number + 1 :], reason)
                 return
 
     def _recover(self, segment: Segment) -> int:
@@ -252,9 +262,11 @@ class LogLoader(Generic[Segment]):
             segment.base_offset,
             after_clean_shutdown=False,
         )
-        cut = segment.recover()
-        if cut:
-            self._note(segment, f"invalid_batch: at byte {segment.size_bytes}")
+        truncated_bytes = segment.recover()
+        if truncated_bytes:
+            self._set_reason(
+                segment, f"invalid_batch: the batch at byte {segment.size_bytes} is invalid"
+            )
         for batches in segment.stored_batches():
             count = len(batches)
             aborted = producer_state.producers.append(
@@ -264,10 +276,13 @@ class LogLoader(Generic[Segment]):
             self._epochs.assign_recovered(batches)
             producer_state.end_offset = int(batches.columns.last_offset[-1]) + 1
         producer_state.take_snapshot()
-        return cut
+        return truncated_bytes
 
-    def _end_or_nothing(self) -> int | None:
-        """Return the log end, None if there are no segments or the log ends before its start."""
+    def _find_log_end(self) -> int | None:
+        """Return the log end offset, None if no segment exists or all segments are deleted.
+
+        A broker deletes all segments if the log end offset is below the log start offset.
+        """
         segments, start = self._files.segments, self._conditions.log_start_offset
         if not segments:
             return None
@@ -277,7 +292,10 @@ class LogLoader(Generic[Segment]):
         if end >= start:
             return end
         self._files.check_log_start(start, end)
-        reason = f"log_start_above_log_end: log start {start}, log end {end}"
+        reason = (
+            f"log_start_above_log_end: the log ends at offset {end}, below the log start offset "
+            f"{start}"
+        )
         self._delete(list(segments), reason)
         self._epochs.clear()
         self.producer_state.start_at(start)
@@ -290,5 +308,5 @@ class LogLoader(Generic[Segment]):
             self.producer_state.drop_snapshot(segment.base_offset)
             self.reasons[segment.base_offset] = reason
 
-    def _note(self, segment: Segment, reason: str) -> None:
+    def _set_reason(self, segment: Segment, reason: str) -> None:
         self.reasons[segment.base_offset] = reason

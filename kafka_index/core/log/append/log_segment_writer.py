@@ -72,13 +72,13 @@ from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import first_offset
 
 _MODE = 0o644
-_NOTHING = np.empty(0, np.uint8)
+_NO_BYTES = np.empty(0, np.uint8)
 
 
 class LogFile:
-    """A ``.log`` that is appended to; created if it does not exist.
+    """A ``.log`` open for appending, which is created if it does not exist.
 
-    With `preallocated_bytes` it is created at this size, with zeros after the batches.
+    With `preallocated_bytes`, a new file has this size, with zeros after the batches.
     """
 
     def __init__(self, path: str, *, preallocated_bytes: int = 0) -> None:
@@ -99,7 +99,7 @@ class LogFile:
                 expected=INT32_MAX,
                 found=self.size_bytes,
             )
-        self._view = _NOTHING
+        self._view = _NO_BYTES
 
     @property
     def view(self) -> Bytes:
@@ -112,15 +112,15 @@ class LogFile:
 
     def append(self, data: Bytes) -> None:
         """Append all bytes or none."""
-        left = data.data
+        remaining = data.data
         position = self.size_bytes
         try:
-            while left:
-                written = os.pwrite(self._descriptor, left, position)
+            while remaining:
+                written = os.pwrite(self._descriptor, remaining, position)
                 position += written
-                left = left[written:]
+                remaining = remaining[written:]
         except OSError as error:
-            # A failed write may have left bytes where the next append goes.
+            # A failed write may have left bytes at the position of the next append.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
             raise publish_error(error, self.path, "append to the log") from error
@@ -132,7 +132,7 @@ class LogFile:
             raise ValueError(
                 f"cannot truncate {self.path} of {self.size_bytes} bytes to {size_bytes}"
             )
-        lost = self.size_bytes - size_bytes
+        removed_bytes = self.size_bytes - size_bytes
         self._unmap()
         if size_bytes < os.fstat(self._descriptor).st_size:
             try:
@@ -140,7 +140,7 @@ class LogFile:
             except OSError as error:
                 raise publish_error(error, self.path, "truncate the log") from error
         self.size_bytes = size_bytes
-        return lost
+        return removed_bytes
 
     def trim(self) -> None:
         """Release preallocated space."""
@@ -168,7 +168,7 @@ class LogFile:
 
     def _unmap(self) -> None:
         # The memory mapping is closed with its last view, which a traceback may still reference.
-        self._view = _NOTHING
+        self._view = _NO_BYTES
 
 
 def translate_offset(
@@ -176,9 +176,8 @@ def translate_offset(
 ) -> LogOffsetPosition | None:
     """Find the batch that contains an offset, or the first batch after it, if any.
 
-    With `verify_entry`, the index must match the log, which a broker does not check. Raises
-    `CorruptLogError` if it does not match, or the log cannot be read. Source:
-    LogSegment.translateOffset.
+    Raises `CorruptLogError` if the log cannot be read. With `verify_entry`, also if the index entry
+    does not match the log, which a broker does not check. Source: LogSegment.translateOffset.
     """
     floor = offset_index.lookup(offset)
     # A corrupt entry may have a negative position.
@@ -186,7 +185,7 @@ def translate_offset(
 
     def unreadable() -> NoReturn:
         raise CorruptLogError(
-            "the log cannot be read, or its index does not fit it",
+            "the log is corrupt, or does not match its offset index",
             path=path,
             position_bytes=floor.position,
             hint="rebuild the index files of the partition",
@@ -200,23 +199,25 @@ def translate_offset(
     def first_offset_at(position: int) -> int:
         return first_offset(batch_at(log, position), shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
 
-    found, base_offset, last_offset, size = np.empty((4, 1), np.int64)
+    batch_position, base_offset, last_offset, size = np.empty((4, 1), np.int64)
     search_for_offsets(
         log,
         len(log),
         np.array([offset], np.int64),
         np.array([floor.offset], np.int64),
         np.array([start], np.int64),
-        found,
+        batch_position,
         on_mismatch=on_mismatch,
         first_offset_at=first_offset_at,
     )
-    read_batch_fields(log, found, base_offset, last_offset, size, first_offset_at=first_offset_at)
-    if found[0] < AT_END:
+    read_batch_fields(
+        log, batch_position, base_offset, last_offset, size, first_offset_at=first_offset_at
+    )
+    if batch_position[0] < AT_END:
         unreadable()
-    if found[0] == AT_END:
+    if batch_position[0] == AT_END:
         return None
-    return LogOffsetPosition(int(base_offset[0]), int(found[0]), int(size[0]))
+    return LogOffsetPosition(int(base_offset[0]), int(batch_position[0]), int(size[0]))
 
 
 Clock = Callable[[], int]
@@ -246,7 +247,7 @@ class LogSegmentWriter(Closeable):
     base_offset : int
         Base offset of the segment.
     settings : LogSettings
-        Settings of its topic.
+        Settings of the topic.
     create : bool
         Create the log; if False, the log must exist.
     roll_jitter_ms : int
@@ -264,7 +265,7 @@ class LogSegmentWriter(Closeable):
     Notes
     -----
     Index files are opened on first use, or created at their maximum size. As in a restarted broker,
-    a reopened segment does not know how many bytes follow its last index entry. Not thread-safe.
+    the bytes after the last index entry of a reopened segment are not counted. Not thread-safe.
     """
 
     def __init__(
@@ -282,7 +283,7 @@ class LogSegmentWriter(Closeable):
         self.settings = settings
         log_path = self.path(LOG_SUFFIX)
         if not create and not os.path.isfile(log_path):
-            raise InputError("there is no such log", path=log_path)
+            raise InputError("the log does not exist", path=log_path)
         reserved = settings.segment_bytes if create and settings.preallocate else 0
         self.log = LogFile(log_path, preallocated_bytes=reserved)
         self.transaction_index = TransactionIndex(self.path(TXN_INDEX_SUFFIX), base_offset)
@@ -296,7 +297,7 @@ class LogSegmentWriter(Closeable):
         self._first_timestamp = NO_BATCH
 
     def path(self, suffix: str) -> str:
-        """Return the path of the file with this suffix."""
+        """Return the path of the segment's file with a suffix."""
         return os.path.join(self.directory, segment_file_name(self.base_offset, suffix))
 
     @property
@@ -330,7 +331,7 @@ class LogSegmentWriter(Closeable):
         return self._largest
 
     def limits(self) -> Longs:
-        """Return the current limits of its growth: the ``LIMIT_`` fields."""
+        """Return the current limits for appends: the ``LIMIT_`` fields."""
         return growth_limits(
             self.settings,
             self.base_offset,
@@ -342,7 +343,7 @@ class LogSegmentWriter(Closeable):
         )
 
     def growth(self) -> Longs:
-        """Return its growth: the ``GROWTH_`` fields."""
+        """Return the sizes and timestamps so far: the ``GROWTH_`` fields."""
         if self._first_timestamp == NO_BATCH and self.size_bytes:
             self._first_timestamp = self._read_first_timestamp()
         state = new_growth(self.base_offset)
@@ -357,7 +358,7 @@ class LogSegmentWriter(Closeable):
 
     def should_roll(self, batches: bytes | Bytes) -> bool:
         """Return whether a broker would roll before appending these batches together."""
-        _, plan = self._plan_at_once(batches, may_roll=True)
+        _, plan = self._plan_single_append(batches, may_roll=True)
         return plan.must_roll
 
     def append(self, batches: bytes | Bytes) -> None:
@@ -370,11 +371,11 @@ class LogSegmentWriter(Closeable):
         InputError, IndexOffsetOverflowError
             An offset does not fit the segment.
         IndexFullError
-            An index has no space for their entries.
+            An index has no space for the entries of the batches.
         PublishError
-            They cannot be written. After any error, nothing has been appended.
+            The batches cannot be written. After any error, nothing has been appended.
         """
-        self.append_plan(*self._plan_at_once(batches, may_roll=False))
+        self.append_plan(*self._plan_single_append(batches, may_roll=False))
 
     def append_plan(self, batches: IncomingBatches, plan: SegmentPlan, first_row: int = 0) -> None:
         """Append batches as planned for this segment.
@@ -382,11 +383,11 @@ class LogSegmentWriter(Closeable):
         Parameters
         ----------
         first_row : int
-            Row of the first of these batches in the planned table.
+            Row of the first batch in the planned table.
         """
         # As in a broker, the index files are created before the first byte of the log.
         offset_index, time_index = self.offset_index, self.time_index
-        before = self.size_bytes
+        size_before = self.size_bytes
         self.log.append(batches.data)
         if len(plan.rows):
             try:
@@ -394,7 +395,7 @@ class LogSegmentWriter(Closeable):
                 offset_index.append_many(last_offsets, plan.positions_bytes)
                 time_index.maybe_append_many(plan.timestamps_ms, plan.timestamp_offsets)
             except KafkaIndexError:
-                self.log.truncate_to(before)
+                self.log.truncate_to(size_before)
                 raise
         state = plan.state
         self._last_index_position = int(state[GROWTH_LAST_INDEX_POSITION])
@@ -413,9 +414,9 @@ class LogSegmentWriter(Closeable):
         return translate_offset(self.log.view, self.log.path, self.offset_index, offset)
 
     def passes_sanity_check(self) -> bool:
-        """Return whether loading leaves it unchanged (``LogSegment.sanityCheck``).
+        """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``).
 
-        A missing time index is created empty.
+        If the time index is missing, an empty time index is created.
         """
         if not os.path.exists(self.path(OFFSET_INDEX_SUFFIX)):
             return False
@@ -444,35 +445,33 @@ class LogSegmentWriter(Closeable):
         Parameters
         ----------
         start_offset : int
-            Absolute.
+            Absolute offset.
         max_bytes : int
             Maximum size of the result, 0 or more.
         max_position_bytes : int, optional
-            Position to read to, by default the end of the log.
+            End position of the read, by default the end of the log.
         min_one_message : bool
-            Return the first batch completely, whatever its size.
+            Return the first batch completely, even if it exceeds `max_bytes`.
 
         Notes
         -----
         Source: ``LogSegment.read``
         """
         if max_bytes < 0:
-            raise InputError(
-                "the number of bytes to read is negative", expected="0 or more", found=max_bytes
-            )
-        found = self.offset_to_position(start_offset)
-        if found is None:
+            raise InputError("max_bytes is negative", expected="0 or more", found=max_bytes)
+        batch = self.offset_to_position(start_offset)
+        if batch is None:
             return None
-        size = max(max_bytes, found.size) if min_one_message else max_bytes
+        size = max(max_bytes, batch.size) if min_one_message else max_bytes
         end = self.size_bytes if max_position_bytes is None else max_position_bytes
-        start = found.position
+        start = batch.position
         length = max(min(end - start, size), 0) if size else 0
         return FetchData(
-            found.offset,
+            batch.offset,
             self.base_offset,
             start,
             self.log.view[start : start + length].tobytes(),
-            size != 0 and size < found.size,
+            size != 0 and size < batch.size,
         )
 
     def next_offset(self) -> int:
@@ -491,20 +490,20 @@ class LogSegmentWriter(Closeable):
 
         Source: ``LogSegment.truncateTo``.
         """
-        found = self.offset_to_position(offset)
+        batch = self.offset_to_position(offset)
         for index in (self.offset_index, self.time_index):
             index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        # The last segment becomes the active one.
+        # The last segment becomes the active segment.
         self.resize_indexes()
-        lost = 0 if found is None else self.log.truncate_to(found.position)
+        removed_bytes = 0 if batch is None else self.log.truncate_to(batch.position)
         if not self.size_bytes:
             self._created_ms = self._clock()
             self._first_timestamp = NO_BATCH
         self._last_index_position = self.size_bytes
         if self.largest_timestamp.timestamp >= 0:
             self._largest = self._read_largest_timestamp()
-        return lost
+        return removed_bytes
 
     def recover(self) -> int:
         """Rebuild the indexes, truncate at the first invalid byte, and return the removed bytes.
@@ -527,18 +526,18 @@ class LogSegmentWriter(Closeable):
             self.offset_index, self.time_index, self.settings.index_interval_bytes
         )
         stop = builder.recover(LogBatches(self.log.view, 0, self.base_offset, verify_crc=True))
-        # If a broker would not start on the log, nothing is truncated.
+        # If recovery fails, a broker does not start, and nothing is truncated.
         if stop is not None:
             raise stop.error(CorruptLogError, self.log.path, "the segment cannot be recovered: ")
-        lost = self.log.truncate_to(builder.valid_bytes)
-        # Set even for an empty log, as in Kafka: truncation reads it again.
+        removed_bytes = self.log.truncate_to(builder.valid_bytes)
+        # As in Kafka, also set for an empty log.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
-        return lost
+        return removed_bytes
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
-        """Yield its batches, without verifying them again."""
+        """Yield the batches of the log, without verifying their checksums again."""
         return IncomingBatches.stored(self.log.view, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
@@ -598,7 +597,7 @@ class LogSegmentWriter(Closeable):
             if os.path.exists(self.path(suffix)):
                 os.unlink(self.path(suffix))
 
-    def _plan_at_once(
+    def _plan_single_append(
         self, batches: bytes | Bytes, *, may_roll: bool
     ) -> tuple[IncomingBatches, SegmentPlan]:
         incoming = IncomingBatches.scan(as_bytes(batches), self.base_offset)
@@ -607,13 +606,13 @@ class LogSegmentWriter(Closeable):
         return incoming, plan
 
     def _read_largest_timestamp(self) -> TimestampOffset:
-        last = self.time_index.last_entry
-        start = self.offset_index.lookup(last.offset).position
+        last_entry = self.time_index.last_entry
+        start = self.offset_index.lookup(last_entry.offset).position
         log = self.log.view
         timestamp, offset, _ = largest_timestamp_after(np.uint64(log.ctypes.data), len(log), start)
-        if timestamp > max(last.timestamp, NO_TIMESTAMP):
+        if timestamp > max(last_entry.timestamp, NO_TIMESTAMP):
             return TimestampOffset(int(timestamp), int(offset))
-        return last
+        return last_entry
 
     def _read_first_timestamp(self) -> int:
         """Return the largest timestamp of the first batch."""

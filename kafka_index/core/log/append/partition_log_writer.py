@@ -1,9 +1,9 @@
 """A writable partition log: appends as leader and follower, rolls, truncation and reads.
 
 Loading a log changes its files as a broker does, with one exception: if a broker would silently
-delete records or make some unreadable, loading fails. A running broker holds the ``.lock`` of its
-data directory, and so does a process with writable logs in it. The log is the only replica: its
-high watermark is its end.
+delete records or make records unreadable, loading fails. As a running broker does, a process with
+writable logs locks the ``.lock`` file of the data directory. The log is the only replica, so its
+high watermark is the log end offset.
 
 Sources: Kafka's ``LocalLog`` and ``UnifiedLog``.
 """
@@ -80,7 +80,7 @@ from kafka_index.core.log.append.settings import LogSettings
 from kafka_index.core.log.state.partition_state import last_stable_offset_of_log
 from kafka_index.core.output.locks import DirectoryLock
 
-_guard = threading.Lock()
+_locks_guard = threading.Lock()
 _locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
 
 
@@ -94,9 +94,10 @@ class LogOffsetMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Appends to one segment, after a roll if any.
+    """Appends to one segment, after an optional roll.
 
-    `roll_to` is the base offset of the new segment, and `jitter_ms` its roll jitter.
+    `roll_to` is the base offset of the new segment, None without a roll, and `jitter_ms` the roll
+    jitter of the new segment.
     """
 
     roll_to: int | None
@@ -108,7 +109,7 @@ class Step:
 class LocalLog:
     """The segments of a partition in order, active segment last; `LogLoader` fills the list.
 
-    `end_offset` is the offset of the next record. Everything before `recovery_point` is durable.
+    `end_offset` is the offset of the next record. All records before `recovery_point` are durable.
     """
 
     def __init__(
@@ -132,15 +133,15 @@ class LocalLog:
 
     def jitter(self) -> int:
         """Return a random roll jitter for a segment, in ms (``LogConfig.randomSegmentJitter``)."""
-        largest = self.settings.segment_jitter_ms
-        if not largest:
+        max_jitter_ms = self.settings.segment_jitter_ms
+        if not max_jitter_ms:
             return 0
-        return self._random.randrange(min(largest, self.settings.segment_ms))
+        return self._random.randrange(min(max_jitter_ms, self.settings.segment_ms))
 
     def open_segment(
         self, base_offset: int, jitter_ms: int, *, create: bool = False
     ) -> LogSegmentWriter:
-        """Open the segment at an offset; with `create`, create it empty."""
+        """Open the segment at an offset; with `create`, create an empty segment."""
         if create:
             # A failed roll may have left files.
             for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
@@ -172,9 +173,9 @@ class LocalLog:
         segment.delete()
 
     def check_closed(self, segment: LogSegmentWriter) -> None:
-        """Reject a log of a killed writer, even if there is a clean shutdown file.
+        """Reject the log of a killed writer, even if a clean shutdown file exists.
 
-        Raises `InputError` if its indexes are zero-filled or its last batch is incomplete.
+        Raises `InputError` if an index is zero-filled or the last batch is incomplete.
         """
         try:
             segment.offset_index.sanity_check()
@@ -182,31 +183,32 @@ class LocalLog:
             end = segment.read_end()
             if end.end_bytes != segment.size_bytes:
                 raise CorruptLogError(
-                    "no valid batch at a position that its index or its batches point to"
+                    f"the valid batches end at byte {end.end_bytes} of {segment.size_bytes}"
                 )
             if segment.size_bytes and end.next_offset == segment.base_offset:
-                raise CorruptIndexError("no batch where its last entry points to")
+                raise CorruptIndexError("the last index entry does not point to a batch")
         except KafkaIndexError as error:
             raise InputError(
                 f"the log was not closed: {error.message}",
                 path=segment.log.path,
-                hint="open it with was_clean=False to recover it",
+                hint="open the log with was_clean=False to recover it",
             ) from error
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Reject a log whose start is after its end: a broker would delete the whole log."""
+        """Reject a log whose start is after its end: a broker would delete the complete log."""
         raise InputError(
-            "the log ends before the log start offset",
+            "the log end offset is below the log start offset",
             path=self.directory,
             expected=f"{log_start_offset} or more",
             found=log_end_offset,
+            hint="a broker would delete all segments; give the correct log_start_offset",
         )
 
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
-        """Plan appends with assigned offsets; nothing is written.
+        """Plan appends with assigned offsets, without writing.
 
         `ends` has the row after the last batch of each append. Raises `InputError` if a new segment
-        would have the base offset of the active one, and the errors of `plan_for_segment`.
+        would have the base offset of the active segment, and the errors of `plan_for_segment`.
         """
         active, now_ms = self.active_segment, self.clock()
         base, limits, growth = active.base_offset, active.limits(), active.growth()
@@ -226,9 +228,9 @@ class LocalLog:
             roll_to = max(_roll_offset(batches, row, int(ends[append])), end_offset)
             if roll_to <= base and plan.state[GROWTH_SIZE]:
                 raise InputError(
-                    "the log cannot be rolled: its active segment already begins there",
+                    "the log cannot be rolled: the active segment has the same base offset",
                     path=self.directory,
-                    expected=f"above {base}",
+                    expected=f"an offset above {base}",
                     found=roll_to,
                 )
             jitter_ms = self.jitter()
@@ -248,7 +250,7 @@ class LocalLog:
         self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
 
     def roll_to(self, base_offset: int, jitter_ms: int) -> None:
-        """Start a new segment; an empty active segment at the same offset is replaced."""
+        """Start a new segment, which replaces an empty active segment at the same offset."""
         active = self.active_segment
         if active.base_offset == base_offset:
             active.delete()
@@ -272,24 +274,28 @@ class LocalLog:
         min_one_message: bool,
     ) -> FetchData:
         """Read up to an end offset; otherwise like ``PartitionLogWriter.read`` (LocalLog.read)."""
-        end = self._metadata_of(end_offset)._replace(offset=end_offset)
+        end = self._find_position(end_offset)._replace(offset=end_offset)
         if start_offset >= end_offset:
-            place = end if start_offset == end_offset else self._metadata_of(start_offset)
-            return FetchData(*place, aborted_transactions=() if include_aborted else None)
+            position = end if start_offset == end_offset else self._find_position(start_offset)
+            return FetchData(*position, aborted_transactions=() if include_aborted else None)
         for number in range(floor_segment(self.segments, start_offset), len(self.segments)):
             segment = self.segments[number]
             if segment.base_offset > end.segment_base_offset:
                 break
-            at_end = segment.base_offset == end.segment_base_offset
-            found = segment.read(
+            is_last = segment.base_offset == end.segment_base_offset
+            fetched = segment.read(
                 start_offset,
                 max_bytes,
-                max_position_bytes=end.position_bytes if at_end else segment.size_bytes,
+                max_position_bytes=end.position_bytes if is_last else segment.size_bytes,
                 min_one_message=min_one_message,
             )
-            if found is not None:
-                return self._with_aborted(number, found, start_offset) if include_aborted else found
-        return FetchData(*self._metadata_of(self.end_offset))
+            if fetched is not None:
+                return (
+                    self._add_aborted_transactions(number, fetched, start_offset)
+                    if include_aborted
+                    else fetched
+                )
+        return FetchData(*self._find_position(self.end_offset))
 
     def truncate_to(self, offset: int) -> list[int]:
         """Remove all batches from an offset on; return the base offsets of deleted segments."""
@@ -304,7 +310,7 @@ class LocalLog:
         return deleted
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all segments, and create an empty one at an offset."""
+        """Delete all segments, and create an empty segment at an offset."""
         for segment in self.segments:
             segment.delete()
         self.segments = [self.create_segment(offset)]
@@ -328,17 +334,19 @@ class LocalLog:
             segment.close_handlers()
         self.segments = []
 
-    def _metadata_of(self, offset: int) -> LogOffsetMetadata:
+    def _find_position(self, offset: int) -> LogOffsetMetadata:
         """Return the position of the batch that contains an offset, or of the log end."""
         if offset < self.end_offset:
             for segment in self.segments[floor_segment(self.segments, offset) :]:
-                found = segment.offset_to_position(offset)
-                if found is not None:
-                    return LogOffsetMetadata(found.offset, segment.base_offset, found.position)
+                batch = segment.offset_to_position(offset)
+                if batch is not None:
+                    return LogOffsetMetadata(batch.offset, segment.base_offset, batch.position)
         active = self.active_segment
         return LogOffsetMetadata(self.end_offset, active.base_offset, active.size_bytes)
 
-    def _with_aborted(self, number: int, fetched: FetchData, start_offset: int) -> FetchData:
+    def _add_aborted_transactions(
+        self, number: int, fetched: FetchData, start_offset: int
+    ) -> FetchData:
         """Add aborted transactions to the result of a read (LocalLog.addAbortedTransactions)."""
         start = OffsetPosition(fetched.base_offset, fetched.position_bytes)
         later = self.segments[number:]
@@ -359,7 +367,7 @@ class LocalLog:
 def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
     if batches.columns.magic[first] >= MAGIC_RECORD_BATCH:
         return int(batches.columns.base_offset[first])
-    # Their first offset may be inside a compressed message: no append spans more offsets.
+    # The first offset may be inside a compressed message. An append spans at most 2^31 offsets.
     return int(batches.columns.last_offset[end - 1]) - INT32_MAX
 
 
@@ -369,28 +377,28 @@ class PartitionLock:
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory)
         self._parent = os.path.dirname(self._directory)
-        with _guard:
-            held = _locks.get(self._parent)
-            if held is None:
+        with _locks_guard:
+            if self._parent not in _locks:
                 lock = DirectoryLock.for_data_directories([self._parent])
                 lock.__enter__()
-                held = _locks[self._parent] = lock, set()
-            if self._directory in held[1]:
+                _locks[self._parent] = lock, set()
+            _, partition_directories = _locks[self._parent]
+            if self._directory in partition_directories:
                 raise PublishError(
                     "this process already appends to the partition",
                     path=self._directory,
                     hint="close the other log first",
                 )
-            held[1].add(self._directory)
+            partition_directories.add(self._directory)
 
     def release(self) -> None:
-        with _guard:
-            held = _locks.get(self._parent)
-            if held is None:
+        with _locks_guard:
+            if self._parent not in _locks:
                 return
-            held[1].discard(self._directory)
-            if not held[1]:
-                held[0].release()
+            lock, partition_directories = _locks[self._parent]
+            partition_directories.discard(self._directory)
+            if not partition_directories:
+                lock.release()
                 del _locks[self._parent]
 
 
@@ -398,9 +406,9 @@ _CLEANER_HINT = "let a broker start on the directory first, or move the file awa
 
 
 def remove_leftovers(directory: str) -> None:
-    """Remove files that a broker removes first: deleted files, and indexes without a log.
+    """Remove the files that a broker removes first: deleted files, and indexes without a log.
 
-    Raises `InputError` after an interrupted compaction.
+    Raises `InputError` if compaction was interrupted.
     """
     names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
     for name, parsed in names.items():
@@ -409,7 +417,7 @@ def remove_leftovers(directory: str) -> None:
         path = os.path.join(directory, name)
         if parsed.transient in (SWAP_SUFFIX, CLEANED_SUFFIX):
             raise InputError(
-                "a cleaner was interrupted in the partition", path=path, hint=_CLEANER_HINT
+                "the log cleaner was interrupted in the partition", path=path, hint=_CLEANER_HINT
             )
         is_orphan = (
             parsed.kind in INDEX_SUFFIXES
@@ -429,14 +437,14 @@ class PartitionLogWriter(Closeable):
     Parameters
     ----------
     directory : path
-        The partition directory, ``<topic>-<partition>``, created if it does not exist. Its data
-        directory is locked like by a broker.
+        The partition directory, ``<topic>-<partition>``, which is created if it does not exist. The
+        data directory is locked as by a broker.
     settings : LogSettings, optional
         Settings of the topic.
     log_start_offset : int
-        Kafka's checkpoint of it, 0 for none.
+        Entry of ``log-start-offset-checkpoint``, 0 without an entry.
     was_clean : bool
-        Whether the log was closed after its last append; otherwise all segments are recovered.
+        True if the log was closed after its last append. Otherwise, all segments are recovered.
     clock : callable, optional
         Returns the time in ms.
     random_source : random.Random, optional
@@ -447,7 +455,7 @@ class PartitionLogWriter(Closeable):
     PublishError
         The directory is locked by another process or log, or is not writable.
     InputError
-        It is not a partition directory, or was not closed.
+        The directory is not a partition directory, or the log was not closed.
 
     Notes
     -----
@@ -471,18 +479,18 @@ class PartitionLogWriter(Closeable):
         self._local = LocalLog(self.directory, self.settings, clock, source)
         if parse_partition_directory(os.path.basename(self.directory)) is None:
             raise InputError(
-                "not the name of a partition directory",
+                "the path is not a partition directory",
                 path=self.directory,
                 expected="<topic>-<partition>",
             )
         os.makedirs(self.directory, exist_ok=True)
         self._is_broken = False
-        self._hold = PartitionLock(self.directory)
+        self._lock = PartitionLock(self.directory)
         try:
             self._load(log_start_offset, was_clean=was_clean)
         except BaseException:
             self._local.close_handlers()
-            self._hold.release()
+            self._lock.release()
             raise
 
     def _load(self, log_start_offset: int, *, was_clean: bool) -> None:
@@ -569,12 +577,12 @@ class PartitionLogWriter(Closeable):
                 self._append(incoming, ends, origin)
             except DuplicateBatch as duplicate:
                 duplicates.append((duplicate.first_offset, duplicate.last_offset))
-                data = _without(as_bytes(data), incoming, duplicate.row)
+                data = _remove_batch(as_bytes(data), incoming, duplicate.row)
                 continue
             return AppendInfo.of(incoming, tuple(duplicates))
         if duplicates:
             return AppendInfo(duplicates=tuple(duplicates))
-        raise InputError("there is no batch to append")
+        raise InputError("cannot append: the data contains no batch")
 
     def append_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
         """Append fetched batches unchanged, as a single append, like a follower.
@@ -584,21 +592,20 @@ class PartitionLogWriter(Closeable):
         batches : bytes
             Consecutive batches with offsets and leader epochs.
         leader_epoch : int
-            The epoch in which they were fetched. Batches from the first one with a later epoch on
-            are not appended.
+            The epoch of the leader that returned the batches. The first batch with a later epoch
+            and all following batches are not appended.
 
         Raises
         ------
         CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
-            They cannot be appended. Nothing has been appended.
+            The batches cannot be appended. Nothing has been appended.
         """
         return self._replicate(batches, leader_epoch, as_one_append=True)
 
     def append_each_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
         """Append batches like `append_as_follower`, but each as a separate append.
 
-        Segments can be rolled between any two of them, as if a follower had fetched them one by
-        one.
+        The log can roll before any batch, as if a follower had fetched every batch separately.
         """
         return self._replicate(batches, leader_epoch, as_one_append=False)
 
@@ -623,8 +630,9 @@ class PartitionLogWriter(Closeable):
     def begin_active_segment_at(self, offset: int) -> None:
         """Move the start of an active segment without batches to a later offset.
 
-        A broker leaves such a segment behind if an offset does not fit in it. Its largest timestamp
-        is then the modification time of its file, and searches by time end there.
+        A broker rolls to an empty segment if an offset does not fit, and rolls again for the next
+        batch. The largest timestamp of an empty segment is the modification time of its file, so a
+        search by time would end in this segment.
         """
         self._check_usable()
         self._producer_state.drop_snapshot(self.active_segment.base_offset)
@@ -648,13 +656,13 @@ class PartitionLogWriter(Closeable):
         Parameters
         ----------
         start_offset : int
-            Absolute, between the start and the end of the log.
+            Absolute offset, between the start and the end of the log.
         max_bytes : int
             Maximum size of the result, which never spans segments.
         isolation : Isolation
             Upper bound. Committed reads also return aborted transactions.
         min_one_message : bool
-            Return the first batch completely, whatever its size.
+            Return the first batch completely, even if it exceeds `max_bytes`.
 
         Raises
         ------
@@ -678,13 +686,15 @@ class PartitionLogWriter(Closeable):
         )
 
     def truncate_to(self, offset: int) -> bool:
-        """Truncate before the batch that contains an offset; return whether anything was removed.
+        """Truncate before the batch that contains an offset; return whether batches were removed.
 
         Source: ``UnifiedLog.truncateTo``.
         """
         self._check_usable()
         if offset < 0:
-            raise InputError("cannot truncate to this offset", expected="0 or more", found=offset)
+            raise InputError(
+                "cannot truncate to a negative offset", expected="0 or more", found=offset
+            )
         if offset >= self.log_end_offset:
             self._epochs.truncate_from_end(self.log_end_offset)
             return False
@@ -701,7 +711,7 @@ class PartitionLogWriter(Closeable):
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Remove everything and start the log at an offset."""
+        """Delete all segments, epochs and producers, and start the log at an offset."""
         self._check_usable()
         self._local.truncate_fully_and_start_at(offset)
         self.log_start_offset = offset
@@ -730,7 +740,7 @@ class PartitionLogWriter(Closeable):
             self._local.close()
         finally:
             self._local.segments = []
-            self._hold.release()
+            self._lock.release()
 
     def _append(self, batches: IncomingBatches, ends: Longs, origin: AppendOrigin) -> None:
         """Plan and validate all appends before the first write."""
@@ -768,7 +778,7 @@ class PartitionLogWriter(Closeable):
         self._producer_state.take_snapshot(snapshot, durable=False)
 
     def _undo(self, end_offset: int, epochs: tuple[EpochEntry, ...]) -> None:
-        """Roll back an append that failed partway."""
+        """Roll back an append that failed after its first write."""
         self._producer_state.producers.roll_back()
         try:
             self._epochs.restore(epochs)
@@ -782,13 +792,13 @@ class PartitionLogWriter(Closeable):
             raise ValueError(f"the log is closed: {self.directory}")
         if self._is_broken:
             raise InputError(
-                "an append failed, and its bytes could not be removed",
+                "an append failed, and its batches could not be removed",
                 path=self.directory,
                 hint="close the log and open it with was_clean=False",
             )
 
 
-def _without(data: Bytes, batches: IncomingBatches, row: int) -> Bytes:
+def _remove_batch(data: Bytes, batches: IncomingBatches, row: int) -> Bytes:
     start = int(batches.columns.position_bytes[row])
     end = start + int(batches.columns.size_bytes[row])
     return np.concatenate([data[:start], data[end:]])

@@ -1,8 +1,8 @@
-"""The producers of a writable log: validated and updated by appends, kept in snapshots.
+"""The producers of a writable log, which appends validate and update, and their snapshots.
 
 `core.kernels.producer_state` has the rules that update an entry, shared with rebuilds. An append is
-validated first. As in Kafka, all batches of one append update a producer together. This affects the
-last stable offset of a transaction that ends in the append in which the next one starts.
+validated first. As in Kafka, all batches of an append update a producer together. This affects the
+last stable offset of an aborted transaction if the next transaction starts in the same append.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata``, ``ProducerAppendInfo``,
 ``ProducerStateManager``, ``UnifiedLog.analyzeAndValidateProducerState`` and
@@ -68,7 +68,7 @@ from kafka_index.core.log.state.snapshots import (
     snapshot_path,
 )
 
-BATCHES_KEPT = 5
+MAX_RECENT_BATCHES = 5
 
 
 #: A recent batch of a producer: last sequence, last offset, offset delta, timestamp in ms. A plain
@@ -126,7 +126,7 @@ class ProducerStateEntry:
 
     def add_batch(self, batch: BatchMetadata) -> None:
         add_batch(self, *batch)
-        self.batches = (*self.batches, batch)[-BATCHES_KEPT:]
+        self.batches = (*self.batches, batch)[-MAX_RECENT_BATCHES:]
 
     def update(self, later: ProducerStateEntry) -> None:
         """Apply the state after an append (ProducerStateEntry.update)."""
@@ -138,14 +138,14 @@ class ProducerStateEntry:
         self.timestamp_ms = later.timestamp_ms
 
     def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
-        """Return whether a data batch follows the last one, inside or outside a transaction.
+        """Return whether a data batch follows the last batch, inside or outside a transaction.
 
-        Such a batch passes all checks, whatever its origin.
+        If so, the batch passes all checks for any origin.
         """
         batches = self.batches
         if epoch != self.producer_epoch or not batches:
             return False
-        # A sequence above all known ones cannot be a duplicate.
+        # A batch with a sequence above all recent sequences is no duplicate.
         return (
             batches[-1][0] == base_sequence - 1 == max(batches)[0]
             and (self.current_txn_first_offset != NO_OPEN_TXN) is is_transactional
@@ -160,7 +160,7 @@ class ProducerStateEntry:
         return None
 
 
-class Refusal(Exception):  # noqa: N818, because its catcher raises an error with the position
+class Refusal(Exception):  # noqa: N818, because the caller raises an error with the position
     """A batch is invalid for its producer."""
 
     def __init__(self, reason: str, expected: object, found: object) -> None:
@@ -191,8 +191,8 @@ class ProducerAppendInfo:
     ) -> None:
         """Validate and record a data batch.
 
-        Raises `Refusal` if its epoch or sequence does not follow, or if it is not transactional
-        within an open transaction.
+        Raises `Refusal` if the epoch or sequence is out of order, or if the batch is not
+        transactional within an open transaction.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
@@ -203,8 +203,8 @@ class ProducerAppendInfo:
         if updated.current_txn_first_offset != NO_OPEN_TXN:
             if not is_transactional:
                 raise Refusal(
-                    "a batch outside of the producer's open transaction",
-                    f"a transactional batch, after offset {updated.current_txn_first_offset}",
+                    "the producer has an open transaction, but the batch is not transactional",
+                    f"a transactional batch after offset {updated.current_txn_first_offset}",
                     "a batch without a transaction",
                 )
         elif is_transactional:
@@ -220,9 +220,9 @@ class ProducerAppendInfo:
         *,
         is_abort: bool,
     ) -> CompletedTxn | None:
-        """Validate and record a marker; return the open transaction that it ends.
+        """Validate and record a marker; return the open transaction that the marker ends.
 
-        Raises `Refusal` if its producer epoch or coordinator epoch is below the last one.
+        Raises `Refusal` if the producer epoch or coordinator epoch is below the last epoch.
         """
         self._check_epoch(epoch)
         updated = self.updated
@@ -231,7 +231,7 @@ class ProducerAppendInfo:
             and self._origin is not AppendOrigin.REPLICATION
         ):
             raise Refusal(
-                "the coordinator's epoch is fenced",
+                "the coordinator epoch is fenced",
                 f"{updated.coordinator_epoch} or more",
                 coordinator_epoch,
             )
@@ -247,14 +247,14 @@ class ProducerAppendInfo:
     def _check_epoch(self, epoch: int) -> None:
         if epoch < self.updated.producer_epoch and self._origin is not AppendOrigin.REPLICATION:
             raise Refusal(
-                "the producer's epoch is fenced", f"{self.updated.producer_epoch} or more", epoch
+                "the producer epoch is fenced", f"{self.updated.producer_epoch} or more", epoch
             )
 
     def _check_sequence(self, epoch: int, first: int) -> None:
         updated, current = self.updated, self._current
         if epoch != updated.producer_epoch:
             if first != 0 and updated.producer_epoch != NO_PRODUCER_EPOCH:
-                raise Refusal("a new epoch of the producer must start at sequence 0", 0, first)
+                raise Refusal("a new producer epoch must start at sequence 0", 0, first)
             return
         last = NO_SEQUENCE
         if updated.batches:
@@ -263,7 +263,7 @@ class ProducerAppendInfo:
             last = current.batches[-1][0]
         follows = first == last + 1 or (first == 0 and last == INT32_MAX)
         if current.producer_epoch != NO_PRODUCER_EPOCH and not follows:
-            raise Refusal("the producer's sequence is out of order", last + 1, first)
+            raise Refusal("the sequence is out of order", last + 1, first)
 
 
 #: A batch of a producer: row, base offset, metadata, producer ID, producer epoch, base sequence,
@@ -271,11 +271,11 @@ class ProducerAppendInfo:
 #: over tuples than over columns.
 Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
 
-_APPENDS_AT_ONCE = 2048
+_APPENDS_PER_CHUNK = 2048
 
 
 class _OpenTransaction(NamedTuple):
-    """An open transaction, with the fields of `OPEN_TRANSACTION`; its owner is the producer ID."""
+    """An open transaction, with the fields of `OPEN_TRANSACTION`; the owner is the producer ID."""
 
     first_offset: int
     owner: int
@@ -284,8 +284,8 @@ class _OpenTransaction(NamedTuple):
 _FIRST_OFFSET = attrgetter("first_offset")
 
 
-class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twice is no error
-    """A batch that a client has sent before."""
+class DuplicateBatch(Exception):  # noqa: N818, because a repeated batch is no error
+    """A client has sent a batch again."""
 
     def __init__(self, row: int, batch: BatchMetadata) -> None:
         super().__init__(row)
@@ -297,9 +297,11 @@ class DuplicateBatch(Exception):  # noqa: N818, because a batch that is sent twi
 class Producers:
     """All producers of a partition.
 
-    `first_replayed_transaction` is the first offset of the earliest transaction whose end was
-    replayed. It is unstable until the high watermark is known, so a broker that loads a log
-    searches for this offset.
+    Attributes
+    ----------
+    first_replayed_transaction
+        First offset of the earliest transaction whose end was replayed. The transaction is unstable
+        until the high watermark is known, so a broker that loads a log searches for this offset.
     """
 
     def __init__(self, expiration_ms: int) -> None:
@@ -307,11 +309,11 @@ class Producers:
         self._expiration_ms = expiration_ms
         self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
-        self._open: list[_OpenTransaction] = []
+        self._open_transactions: list[_OpenTransaction] = []
         # Earlier states of the producers that changed since `begin_append`.
-        self._before: dict[int, ProducerStateEntry | None] | None = None
-        self._open_before: list[_OpenTransaction] = []
-        self._capacity_before = 0
+        self._saved_entries: dict[int, ProducerStateEntry | None] | None = None
+        self._saved_transactions: list[_OpenTransaction] = []
+        self._saved_capacity = 0
 
     @property
     def is_empty(self) -> bool:
@@ -320,12 +322,12 @@ class Producers:
     @property
     def first_unstable_offset(self) -> int | None:
         """The first offset of the earliest open transaction, None if there is none."""
-        return self._open[0].first_offset if self._open else None
+        return self._open_transactions[0].first_offset if self._open_transactions else None
 
     def clear(self) -> None:
-        """Remove all; as in Java, the map keeps its capacity."""
+        """Remove all producers; as in Java, the map does not shrink."""
         self._entries.clear()
-        self._open.clear()
+        self._open_transactions.clear()
         self.first_replayed_transaction = None
 
     def load(self, entries: NDArray[np.void], now_ms: int) -> None:
@@ -334,7 +336,7 @@ class Producers:
             entry = ProducerStateEntry.of_row(row)
             self._put(entry)
             if entry.current_txn_first_offset != NO_OPEN_TXN:
-                self._begin(entry.current_txn_first_offset, entry.producer_id)
+                self._add_transaction(entry.current_txn_first_offset, entry.producer_id)
 
     def snapshot(self) -> bytes:
         rows = [entry.row() for entry in self._entries.values()]
@@ -343,20 +345,20 @@ class Producers:
 
     def begin_append(self) -> None:
         """Start to save the states for `roll_back`."""
-        self._before = {}
-        self._open_before = list(self._open)
-        self._capacity_before = self._order.capacity
+        self._saved_entries = {}
+        self._saved_transactions = list(self._open_transactions)
+        self._saved_capacity = self._order.capacity
 
     def roll_back(self) -> None:
         """Restore the state at `begin_append`."""
-        for producer_id, before in (self._before or {}).items():
-            if before is None:
+        for producer_id, saved in (self._saved_entries or {}).items():
+            if saved is None:
                 del self._entries[producer_id]
             else:
-                self._entries[producer_id] = before
-        self._open = self._open_before
-        self._order.capacity = self._capacity_before
-        self._before = None
+                self._entries[producer_id] = saved
+        self._open_transactions = self._saved_transactions
+        self._order.capacity = self._saved_capacity
+        self._saved_entries = None
 
     def append(
         self,
@@ -366,11 +368,11 @@ class Producers:
         end_append: int,
         origin: AppendOrigin,
     ) -> NDArray[np.void]:
-        """Validate and record appends in order; return the transactions that they abort.
+        """Validate and record appends in order; return the aborted transactions.
 
         `ends` has the row after the last batch of each append. Raises `InputError` if a batch is
-        invalid for its producer, and `DuplicateBatch` if a client's batch is already in the log;
-        earlier batches have then been recorded.
+        invalid for its producer, and `DuplicateBatch` if a client's batch is already in the log.
+        Earlier batches remain recorded after an error.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
         first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
@@ -378,10 +380,13 @@ class Producers:
         if len(rows):
             groups = np.searchsorted(ends, rows, side="right")
             starts = [0, *(np.flatnonzero(np.diff(groups)) + 1).tolist(), len(rows)]
-            for first in range(0, len(starts) - 1, _APPENDS_AT_ONCE):
-                some = starts[first : first + _APPENDS_AT_ONCE + 1]
+            for first in range(0, len(starts) - 1, _APPENDS_PER_CHUNK):
+                chunk_starts = starts[first : first + _APPENDS_PER_CHUNK + 1]
                 self._append_groups(
-                    _producer_rows(batches, rows[some[0] : some[-1]]), some, origin, aborted
+                    _producer_rows(batches, rows[chunk_starts[0] : chunk_starts[-1]]),
+                    chunk_starts,
+                    origin,
+                    aborted,
                 )
         return np.array(aborted, ABORTED_TXN)
 
@@ -393,11 +398,11 @@ class Producers:
         aborted: list[tuple[int, int, int, int, int]],
     ) -> None:
         offset = starts[0]
-        entries, before = self._entries, self._before
+        entries, saved = self._entries, self._saved_entries
         for start, stop in pairwise(starts):
             row = rows[start - offset]
             entry = entries.get(row[3])
-            # Fast path: the next batch of a known producer.
+            # Fast path: the next batch of a producer, alone in its append.
             if (
                 stop - start == 1
                 and entry is not None
@@ -406,15 +411,17 @@ class Producers:
                     row[4], row[5], is_transactional=bool(row[6] & TRANSACTIONAL_MASK)
                 )
             ):
-                if before is not None and row[3] not in before:
-                    before[row[3]] = entry.copy()
+                if saved is not None and row[3] not in saved:
+                    saved[row[3]] = entry.copy()
                 add_batch(entry, *row[2])
-                entry.batches = (*entry.batches, row[2])[-BATCHES_KEPT:]
+                entry.batches = (*entry.batches, row[2])[-MAX_RECENT_BATCHES:]
             else:
                 appends: dict[int, ProducerAppendInfo] = {}
                 completed: list[CompletedTxn] = []
-                self._collect(rows[start - offset : stop - offset], origin, appends, completed)
-                aborted += self._finish(appends, completed)
+                self._validate_rows(
+                    rows[start - offset : stop - offset], origin, appends, completed
+                )
+                aborted += self._apply_appends(appends, completed)
 
     def replay(self, chunks: Iterable[IncomingBatches]) -> None:
         """Record batches of the log as one replicated append."""
@@ -422,16 +429,16 @@ class Producers:
         completed: list[CompletedTxn] = []
         for batches in chunks:
             rows = np.flatnonzero(batches.columns.producer_id >= 0)
-            self._collect(
+            self._validate_rows(
                 _producer_rows(batches, rows), AppendOrigin.REPLICATION, appends, completed
             )
-        self._finish(appends, completed)
-        begun = [txn.first_offset for txn in completed]
+        self._apply_appends(appends, completed)
+        first_offsets = [txn.first_offset for txn in completed]
         if self.first_replayed_transaction is not None:
-            begun.append(self.first_replayed_transaction)
-        self.first_replayed_transaction = min(begun, default=None)
+            first_offsets.append(self.first_replayed_transaction)
+        self.first_replayed_transaction = min(first_offsets, default=None)
 
-    def _collect(
+    def _validate_rows(
         self,
         rows: list[Row],
         origin: AppendOrigin,
@@ -440,17 +447,17 @@ class Producers:
     ) -> None:
         for row in rows:
             producer_id = row[3]
-            known = self._entries.get(producer_id)
-            if origin is AppendOrigin.CLIENT and known is not None:
-                duplicate = known.find_duplicate(row[4], row[5], row[2][0])
+            entry = self._entries.get(producer_id)
+            if origin is AppendOrigin.CLIENT and entry is not None:
+                duplicate = entry.find_duplicate(row[4], row[5], row[2][0])
                 if duplicate is not None:
                     raise DuplicateBatch(row[0], duplicate)
             append = appends.get(producer_id)
             if append is None:
-                append = ProducerAppendInfo(known or ProducerStateEntry(producer_id), origin)
+                append = ProducerAppendInfo(entry or ProducerStateEntry(producer_id), origin)
                 appends[producer_id] = append
             try:
-                ended = _apply_row(append, row)
+                completed_txn = _apply_row(append, row)
             except Refusal as refusal:
                 raise InputError(
                     f"cannot append the batch of producer {producer_id} at offset {row[1]}: "
@@ -459,10 +466,10 @@ class Producers:
                     expected=refusal.expected,
                     found=refusal.found,
                 ) from None
-            if ended is not None:
-                completed.append(ended)
+            if completed_txn is not None:
+                completed.append(completed_txn)
 
-    def _finish(
+    def _apply_appends(
         self, appends: dict[int, ProducerAppendInfo], completed: list[CompletedTxn]
     ) -> list[tuple[int, int, int, int, int]]:
         aborted = []
@@ -470,48 +477,53 @@ class Producers:
             self._update(appends[producer_id])
         for txn in completed:
             if txn.is_aborted:
-                following = next_open_offset(self._open, 0, len(self._open), txn.producer_id)
-                stable = last_stable_offset(following, txn.last_offset)
+                next_first_offset = next_open_offset(
+                    self._open_transactions, 0, len(self._open_transactions), txn.producer_id
+                )
+                stable = last_stable_offset(next_first_offset, txn.last_offset)
                 aborted.append((ABORTED_TXN_VERSION, *txn[:3], stable))
-            self._end(txn)
+            self._remove_transaction(txn)
         return aborted
 
     def _update(self, append: ProducerAppendInfo) -> None:
         updated = append.updated
-        known = self._entries.get(updated.producer_id)
-        if self._before is not None and updated.producer_id not in self._before:
-            self._before[updated.producer_id] = None if known is None else known.copy()
-        if known is None:
+        entry = self._entries.get(updated.producer_id)
+        if self._saved_entries is not None and updated.producer_id not in self._saved_entries:
+            self._saved_entries[updated.producer_id] = None if entry is None else entry.copy()
+        if entry is None:
             self._put(updated)
         else:
-            known.update(updated)
+            entry.update(updated)
         for offset in append.started:
-            self._begin(offset, updated.producer_id)
+            self._add_transaction(offset, updated.producer_id)
 
     def _put(self, entry: ProducerStateEntry) -> None:
         if entry.producer_id not in self._entries:
             self._order.put(entry.producer_id, self._entries)
         self._entries[entry.producer_id] = entry
 
-    def _begin(self, first_offset: int, producer_id: int) -> None:
-        place, end = self._find_open(first_offset)
-        # As in Kafka's `ongoingTxns`, a later transaction with the same first offset replaces it.
-        self._open[place:end] = [_OpenTransaction(first_offset, producer_id)]
+    def _add_transaction(self, first_offset: int, producer_id: int) -> None:
+        start, end = self._find_transaction(first_offset)
+        # As in Kafka's `ongoingTxns`, a transaction replaces another with the same first offset.
+        self._open_transactions[start:end] = [_OpenTransaction(first_offset, producer_id)]
 
-    def _end(self, txn: CompletedTxn) -> None:
-        place, end = self._find_open(txn.first_offset)
-        if place == end:
+    def _remove_transaction(self, txn: CompletedTxn) -> None:
+        start, end = self._find_transaction(txn.first_offset)
+        if start == end:
             raise InputError(
-                f"cannot end the transaction of producer {txn.producer_id} that began at offset "
-                f"{txn.first_offset}: another transaction began there and has ended"
+                f"cannot append: the transaction of producer {txn.producer_id} cannot end, because "
+                f"another transaction also started at offset {txn.first_offset}, and has ended"
             )
-        del self._open[place]
+        del self._open_transactions[start]
 
-    def _find_open(self, first_offset: int) -> tuple[int, int]:
-        """Return the range of a transaction in the list; an empty range if it is absent."""
-        place = bisect.bisect_left(self._open, first_offset, key=_FIRST_OFFSET)
-        is_there = place < len(self._open) and self._open[place].first_offset == first_offset
-        return place, place + int(is_there)
+    def _find_transaction(self, first_offset: int) -> tuple[int, int]:
+        """Return the range of a transaction in the list; an empty range without a transaction."""
+        start = bisect.bisect_left(self._open_transactions, first_offset, key=_FIRST_OFFSET)
+        is_present = (
+            start < len(self._open_transactions)
+            and self._open_transactions[start].first_offset == first_offset
+        )
+        return start, start + int(is_present)
 
 
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
@@ -542,7 +554,7 @@ def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
 
 
 def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
-    """Add a batch to an append; return the open transaction that it ends.
+    """Add a batch to an append; return the open transaction that the batch ends.
 
     Raises `Refusal` if the batch is invalid for its producer, or an unsupported control batch.
     """
@@ -556,7 +568,7 @@ def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
         return None
     if control not in (CONTROL_ABORT, CONTROL_COMMIT):
         raise Refusal(
-            "its control record is not a transaction marker", "an abort or a commit", control
+            "the control record is not a transaction marker", "an abort or a commit", control
         )
     return append.add_marker(epoch, coordinator, base, at, is_abort=control == CONTROL_ABORT)
 
@@ -575,7 +587,7 @@ class ReplayedSegment(Protocol):
         """Find the batch that contains an offset, or the first batch after it, if any."""
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return a byte range of its log."""
+        """Return a byte range of the log."""
 
 
 class SnapshotFiles:
@@ -620,10 +632,10 @@ class ProducerStateManager:
         return tuple(sorted(self._snapshots))
 
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
-        """Write a snapshot at `end_offset`, unless one exists at or above it.
+        """Write a snapshot at `end_offset`, unless a snapshot exists at or above `end_offset`.
 
-        By default `data` is the current state. A roll does not make it durable: a log without the
-        snapshot is recovered.
+        By default, `data` is the current state. The snapshot of a roll is not durable, because a
+        log without this snapshot is recovered.
         """
         if self.end_offset <= self._last_snapshot:
             return
@@ -637,10 +649,10 @@ class ProducerStateManager:
         self._files.remove(offset)
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Delete snapshots without a segment, except the last (``removeStraySnapshots``)."""
+        """Delete all snapshots without a segment but the last (``removeStraySnapshots``)."""
         self._snapshots = set(self._files.offsets())
-        known = set(base_offsets)
-        strays = [offset for offset in self.snapshot_offsets if offset not in known]
+        segment_bases = set(base_offsets)
+        strays = [offset for offset in self.snapshot_offsets if offset not in segment_bases]
         for offset in strays[:-1]:
             self.drop_snapshot(offset)
         if strays and base_offsets and strays[-1] < max(base_offsets):
@@ -662,20 +674,20 @@ class ProducerStateManager:
         *,
         after_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the producers at an offset, from the latest snapshot and the batches after it.
+        """Rebuild the producers at an offset, from the latest snapshot and later batches.
 
-        After a clean shutdown without a snapshot there are no producers.
+        After a clean shutdown without snapshots, the log has no producers.
         """
-        marks = [segment.base_offset for segment in segments[-2:]] + [last_offset]
+        snapshot_bases = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:
-            for offset in marks:
+            for offset in snapshot_bases:
                 self.end_offset = offset
                 self.take_snapshot()
             return
         was_empty = self.producers.is_empty and self.end_offset >= last_offset
         self._truncate_and_reload(log_start_offset, last_offset)
         if last_offset > self.end_offset and not was_empty:
-            self._replay(segments, log_start_offset, last_offset, marks)
+            self._replay(segments, log_start_offset, last_offset, snapshot_bases)
         self.end_offset = last_offset
         self.take_snapshot()
 
@@ -688,34 +700,36 @@ class ProducerStateManager:
             self._last_snapshot = max(self._snapshots, default=log_start_offset)
             return
         self.producers.clear()
-        found, entries, damaged = self._files.load_latest(self.snapshot_offsets)
+        snapshot_offset, entries, damaged = self._files.load_latest(self.snapshot_offsets)
         for offset, _ in damaged:
             self.drop_snapshot(offset)
-        if found is not None and entries is not None:
+        if snapshot_offset is not None and entries is not None:
             self.producers.load(entries, self._clock())
-        self._last_snapshot = self.end_offset = log_start_offset if found is None else found
+        self._last_snapshot = self.end_offset = (
+            log_start_offset if snapshot_offset is None else snapshot_offset
+        )
 
     def _replay(
         self,
         segments: Sequence[ReplayedSegment],
         log_start_offset: int,
         last_offset: int,
-        marks: Sequence[int],
+        snapshot_bases: Sequence[int],
     ) -> None:
         first = floor_segment(segments, self.end_offset)
-        for place in range(first, len(segments)):
-            segment = segments[place]
-            following = segments[place + 1] if place + 1 < len(segments) else None
+        for number in range(first, len(segments)):
+            segment = segments[number]
+            next_segment = segments[number + 1] if number + 1 < len(segments) else None
             if segment.base_offset >= last_offset:
                 break
             self.end_offset = max(segment.base_offset, self.end_offset, log_start_offset)
-            if segment.base_offset in marks:
+            if segment.base_offset in snapshot_bases:
                 self.take_snapshot()
             end = segment.size_bytes
-            if following is None or following.base_offset > last_offset:
-                found = segment.offset_to_position(last_offset)
-                end = segment.size_bytes if found is None else found.position
-            start = segment.offset_to_position(self.end_offset)
-            if start is not None and start.position < end:
-                data = segment.bytes_of(start.position, end)
+            if next_segment is None or next_segment.base_offset > last_offset:
+                last_batch = segment.offset_to_position(last_offset)
+                end = segment.size_bytes if last_batch is None else last_batch.position
+            first_batch = segment.offset_to_position(self.end_offset)
+            if first_batch is not None and first_batch.position < end:
+                data = segment.bytes_of(first_batch.position, end)
                 self.producers.replay(IncomingBatches.stored(data, segment.base_offset))

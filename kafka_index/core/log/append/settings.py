@@ -36,7 +36,7 @@ class LogSettings:
     segment_index_bytes : int
         ``segment.index.bytes``
     segment_bytes : int
-        ``segment.bytes``; a broker requires at least 1 MiB.
+        ``segment.bytes``. A broker requires at least 1 MiB.
     segment_ms, segment_jitter_ms : int
         ``segment.ms`` and ``segment.jitter.ms``
     max_message_bytes : int
@@ -72,26 +72,30 @@ class LogSettings:
 
     def __post_init__(self) -> None:
         refuse_fields_of_other_types(self)
-        for name, (least, most) in _RANGES.items():
+        for name, (minimum, maximum) in _RANGES.items():
             value = getattr(self, name)
-            if not least <= value <= most:
+            if not minimum <= value <= maximum:
                 raise ConfigError(
                     f"{name.replace('_', '.')} is out of range",
-                    expected=f"{least}..{most}",
+                    expected=f"{minimum}..{maximum}",
                     found=value,
                 )
-        kind = choice_of(TimestampType, self.message_timestamp_type, "message.timestamp.type")
-        object.__setattr__(self, "message_timestamp_type", kind)
+        timestamp_type = choice_of(
+            TimestampType, self.message_timestamp_type, "message.timestamp.type"
+        )
+        object.__setattr__(self, "message_timestamp_type", timestamp_type)
         policies = str(self.cleanup_policy).replace(" ", "").split(",")
         if not set(policies) <= {"delete", "compact"}:
             raise ConfigError(
-                "cleanup.policy is unknown",
-                expected="delete, compact or both",
+                "cleanup.policy is invalid",
+                expected="delete, compact or delete,compact",
                 found=self.cleanup_policy,
             )
 
     @classmethod
-    def of_properties(cls, properties: Mapping[str, str], beside: Collection[str] = ()) -> Self:
+    def of_properties(
+        cls, properties: Mapping[str, str], other_settings: Collection[str] = ()
+    ) -> Self:
         """Convert a topic's properties.
 
         Parameters
@@ -99,8 +103,9 @@ class LogSettings:
         properties : mapping of str to str
             Kafka's names and values, as returned by
             `kafka_index.core.format.config.read_properties`.
-        beside : collection of str
-            Names of the caller's own settings, to be listed in the error for an unknown name.
+        other_settings : collection of str
+            Names of other settings that the caller accepts. The error for an unknown name lists
+            these names too.
 
         Raises
         ------
@@ -112,8 +117,8 @@ class LogSettings:
         for name, text in properties.items():
             field = names.get(name)
             if field is None:
-                raise _unknown_setting(name, [*beside, *names])
-            values[field.name] = _parsed(name, text, str(field.type))
+                raise _unknown_setting(name, [*other_settings, *names])
+            values[field.name] = _parse_value(name, text, str(field.type))
         return cls(**values)  # type: ignore[arg-type]  # parsed by the types of the fields
 
     @property
@@ -129,8 +134,8 @@ class LogSettings:
         return self.segment_ms
 
 
-#: Minimum and maximum values (``LogConfig``). Segments smaller than a broker allows are for tests,
-#: like Kafka's ``internal.segment.bytes``; an index must have space for one entry.
+#: Minimum and maximum values (``LogConfig``). As with Kafka's ``internal.segment.bytes``, tests use
+#: smaller segments than a broker allows. An index must have space for an entry.
 _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
     "segment_index_bytes": (_TIME_ENTRY_BYTES, INT32_MAX),
@@ -146,31 +151,31 @@ _RANGES = {
 
 
 def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
-    near = difflib.get_close_matches(name, names, n=1)
+    similar = difflib.get_close_matches(name, names, n=1)
     return ConfigError(
-        f"{name} is not a setting of a log",
+        f"{name} is not a topic setting",
         expected=f"one of {', '.join(names)}",
-        hint=f"did you mean {near[0]}?" if near else None,
+        hint=f"did you mean {similar[0]}?" if similar else None,
     )
 
 
-def _parsed(name: str, text: str, kind: str) -> object:
+def _parse_value(name: str, text: str, kind: str) -> object:
     try:
         if kind == "bool":
             return _BOOLEANS[text.lower()]
         if kind == "TimestampType":
             return TimestampType(text)
     except (ValueError, KeyError):
-        raise _invalid(name, text, kind) from None
+        raise _invalid_value(name, text, kind) from None
     if kind != "int":
         return text
     value = parse_integer(text.strip())
     if value is None:
-        raise _invalid(name, text, kind)
+        raise _invalid_value(name, text, kind)
     return value
 
 
-def _invalid(name: str, text: str, kind: str) -> ConfigError:
+def _invalid_value(name: str, text: str, kind: str) -> ConfigError:
     return ConfigError(f"{name} has an invalid value", expected=kind, found=repr(text))
 
 

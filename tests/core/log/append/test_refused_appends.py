@@ -38,7 +38,7 @@ REFUSED_BY_LEADER = {
     "count": (
         built.batch(0, 2, timestamps=[NOW_MS, NOW_MS], last_offset_delta=5),
         CLIENT,
-        "not as many as its offsets .*found 2",
+        "record count of the batch is not its number of offsets .*found 2",
     ),
     "no records": (built.batch(0, 0), CLIENT, "same count, above 0, found 0"),
     "control": (abort(7), CLIENT, "must not write control records"),
@@ -55,7 +55,7 @@ REFUSED_BY_LEADER = {
     "append time": (
         write_record_batch([Record(-1, b"k")], 0, BatchFields(log_append_time_ms=-1)),
         CLIENT,
-        "sets the log append time",
+        "sets the timestamp type LogAppendTime",
     ),
     "key": (
         data_batch() + write_record_batch([Record(NOW_MS)], 0, BatchFields(compression="lz4")),
@@ -95,12 +95,12 @@ REFUSED_BY_LEADER = {
     "outside of the transaction": (
         data_batch(producer=7, epoch=5, sequence=1),
         CLIENT,
-        "outside of the producer's open transaction .*after offset 1",
+        "the producer has an open transaction .*after offset 1",
     ),
     "coordinator": (
         abort(8, coordinator_epoch=1),
         COORDINATOR,
-        "coordinator's epoch .*expected 2 or more, found 1",
+        "coordinator epoch .*expected 2 or more, found 1",
     ),
     "marker epoch": (abort(7, epoch=4), COORDINATOR, "fenced .*found 4"),
     "no marker": (
@@ -110,11 +110,11 @@ REFUSED_BY_LEADER = {
     ),
 }
 REFUSED_BY_FOLLOWER = {
-    "backward": (data_batch(1), 0, "before the end of the log .*expected 3 or more, found 1"),
+    "backward": (data_batch(1), 0, "below the log end offset .*expected 3 or more, found 1"),
     "backward inside": (
         data_batch(9, records=3) + data_batch(10),
         0,
-        "at byte .*offsets go backward .*above 11, found 10",
+        "at byte .*offsets of the batches decrease .*above 11, found 10",
     ),
     "no epoch": (data_batch(3, leader_epoch=-1), 0, "no leader epoch .*found -1"),
     "too much": (
@@ -124,11 +124,11 @@ REFUSED_BY_FOLLOWER = {
     ),
     "too far apart": (data_batch(3) + data_batch(2**31 + 3), 0, "offset_overflow"),
     "checksum": (data_batch(3)[:-1] + b"x", 0, "bad_crc"),
-    "short": (b"\0" * 5, 0, "fewer bytes than the smallest batch"),
+    "short": (b"\0" * 5, 0, "shorter than the smallest batch"),
     "outside of the transaction": (
         data_batch(3, producer=7, epoch=5, sequence=1),
         0,
-        "outside of the producer's open transaction",
+        "the producer has an open transaction",
     ),
 }
 
