@@ -54,7 +54,7 @@ from kafka_index.core.kernels.scan import (
     BatchColumns,
     scan_batches,
 )
-from kafka_index.core.log.scan.scanner import entry_length, last_offset_of
+from kafka_index.core.log.scan.scanner import entry_length, read_last_offset
 from kafka_index.core.logdir.metadata_files import parse_topic_id
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
@@ -841,4 +841,4 @@ def _search_header(
 
 
 def last_offset_in(header: bytes) -> int:
-    return last_offset_of(np.frombuffer(header, np.uint8))
+    return read_last_offset(np.frombuffer(header, np.uint8))

@@ -59,7 +59,12 @@ from kafka_index.core.kernels.scan import (
     BatchColumns,
     scan_batches,
 )
-from kafka_index.core.log.scan.scanner import entry_length, in_order, last_offset_of, only_zeros
+from kafka_index.core.log.scan.scanner import (
+    entry_length,
+    in_order,
+    is_zero_filled,
+    read_last_offset,
+)
 
 #: Minimum size of a chunk of a compacted log; the average is 192 KiB more.
 MIN_COMPACTED_CHUNK_BYTES = 64 << 10
@@ -221,12 +226,12 @@ class LogChunkReader:
         """
         if len(buffer) < _OFFSET_DELTA_END:
             return None
-        last_offset = last_offset_of(buffer)
+        last_offset = read_last_offset(buffer)
         is_in_order = last_offset >= next_offset
         is_in_order &= self._end_offset is None or last_offset < self._end_offset
         next_batch = buffer[LOG_OVERHEAD_BYTES + entry_length(buffer) :]
         if len(next_batch) >= _OFFSET_DELTA_END:
-            is_in_order &= last_offset_of(next_batch) > last_offset
+            is_in_order &= read_last_offset(next_batch) > last_offset
         return int.from_bytes(buffer[:8].tobytes(), "big", signed=True) if is_in_order else None
 
     def _copy_columns(self, batches: BatchColumns, next_offset: int) -> Longs:
@@ -258,7 +263,7 @@ class LogChunkReader:
         is_last = self._end_offset is None
         if code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH) and is_last:
             return
-        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and only_zeros(remaining):
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and is_zero_filled(remaining):
             return
         if is_last and len(remaining) >= RECORD_BATCH_OVERHEAD_BYTES:
             high_watermark = self._high_watermark

@@ -206,7 +206,7 @@ class RawBatchSource:
             self._read_windows(),
             segment_base_offset=rows.key.base_offset,
             verify_crc=verify_crc,
-            whole_batches=True,
+            batches_within_blocks=True,
         )
 
     @property

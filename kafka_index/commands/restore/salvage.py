@@ -45,17 +45,17 @@ from kafka_index.core.fs.store import Bytes
 from kafka_index.core.log.scan.scanner import (
     InMemoryLog,
     OffsetBounds,
+    are_plausible_headers,
     entry_length,
     is_batch,
-    last_offset_of,
     next_batch,
-    plausible_headers,
+    read_last_offset,
 )
 from kafka_index.core.log.scan.valid_batches import (
     IntactBatches,
     IntactRows,
     find_intact_batches,
-    intact_batches_of,
+    read_intact_batches,
 )
 from kafka_index.core.logdir.metadata_files import read_epochs
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -181,7 +181,7 @@ def earlier_batches(
         if base_offset < next_offset and is_batch(held, at, bounds):
             has_count = int(log[at + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
             count = int(_header(log, at)["record_count"]) if has_count else None
-            found.append((base_offset, last_offset_of(log[at:]), count))
+            found.append((base_offset, read_last_offset(log[at:]), count))
             end = at + LOG_OVERHEAD_BYTES + entry_length(log[at:])
             places.append((at, end))
             at = end
@@ -232,7 +232,7 @@ def _plausible_header(log: Bytes, position: int, next_offset: int) -> np.void | 
     if len(log) - position < RECORD_BATCH_OVERHEAD_BYTES:
         return None
     header = _header(log, position)
-    return header if plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)) else None
+    return header if are_plausible_headers(header, OffsetBounds(next_offset, INT64_MAX)) else None
 
 
 def _header(log: Bytes, position: int) -> np.void:
@@ -467,7 +467,7 @@ class ReplicaRepair:
         found = self._read_logs.pop(segment.log_path, None)
         if found is None:
             end = files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
-            found = intact_batches_of(segment, end, self.decompressor)
+            found = read_intact_batches(segment, end, self.decompressor)
         self._read_logs[segment.log_path] = found
         while len(self._read_logs) > _KEPT_LOGS:
             self._read_logs.pop(next(iter(self._read_logs)))

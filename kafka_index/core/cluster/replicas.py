@@ -25,7 +25,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.registry import scan_input, store_of
-from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, intact_batches_of
+from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, read_intact_batches
 from kafka_index.core.logdir.data_directory import DataDirectory, reject_running
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.metadata_files import read_topic_id
@@ -166,7 +166,7 @@ def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
     decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     for segment in reversed(replica.segments.files()):
         try:
-            found = intact_batches_of(segment, end_offset, decompressor).by_offset
+            found = read_intact_batches(segment, end_offset, decompressor).by_offset
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise

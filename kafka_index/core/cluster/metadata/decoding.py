@@ -33,7 +33,7 @@ from kafka_index.core.format.messages import (
     TRANSACTION_RECORDS,
 )
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.log.scan.valid_batches import batches_behind
+from kafka_index.core.log.scan.valid_batches import read_batches_after
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL, WindowBatches
 from kafka_index.core.records.decompression import DecompressionBudget
@@ -361,7 +361,7 @@ class TopicLog:
             return
         self.faults.append(damage)
         if self.reads_on:
-            for batch_source in batches_behind(segment, stop.position_bytes):
+            for batch_source in read_batches_after(segment, stop.position_bytes):
                 yield from self._batch_records(segment, table, decoder, batch_source)
 
     def _batch_records(

@@ -46,11 +46,20 @@ class IndexMismatch(NamedTuple):
 
 
 class StoredEntries(NamedTuple):
-    """The entries of an index file without padding, and its end.
+    """The entries of an index file.
 
-    Offsets are absolute; values are positions in bytes, or timestamps in ms. `padding` counts zero
-    entries at the end, `torn_bytes` the bytes after the last complete entry. `disorder` is the
-    first entry that is not above the previous one.
+    Attributes
+    ----------
+    offsets
+        Absolute offsets.
+    values
+        Positions in bytes, or timestamps in ms.
+    padding
+        Number of zero entries at the end of the file, which the columns do not contain.
+    torn_bytes
+        Number of bytes after the last complete entry.
+    disorder
+        The first entry that is not above the previous entry, None if all ascend.
     """
 
     offsets: Longs
@@ -70,19 +79,19 @@ def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
     return stored._replace(offsets=stored.values + base_offset, values=stored.offsets)
 
 
-def _read_entries(data: bytes, layout: np.dtype[np.void]) -> StoredEntries:
-    """Return entries with their two stored fields, in this order."""
-    size = layout.itemsize
-    raw = np.frombuffer(data, layout, len(data) // size)
-    keys, values = (raw[name].astype(np.int64) for name in layout.names or ())
-    used = int(np.flatnonzero((keys != 0) | (values != 0)).max(initial=-1)) + 1
-    keys, values = keys[:used], values[:used]
-    wrong = (keys < 0) | (values < 0)
-    wrong[1:] |= (np.diff(keys) <= 0) | (np.diff(values) < 0)
-    return StoredEntries(keys, values, len(raw) - used, len(data) % size, _first(wrong))
+def _read_entries(data: bytes, dtype: np.dtype[np.void]) -> StoredEntries:
+    """Return entries whose `offsets` are the first stored field, and `values` the second."""
+    size = dtype.itemsize
+    raw = np.frombuffer(data, dtype, len(data) // size)
+    keys, values = (raw[name].astype(np.int64) for name in dtype.names or ())
+    count = int(np.flatnonzero((keys != 0) | (values != 0)).max(initial=-1)) + 1
+    keys, values = keys[:count], values[:count]
+    is_wrong = (keys < 0) | (values < 0)
+    is_wrong[1:] |= (np.diff(keys) <= 0) | (np.diff(values) < 0)
+    return StoredEntries(keys, values, len(raw) - count, len(data) % size, _first_row(is_wrong))
 
 
-def _first(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
+def _first_row(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
     rows = np.flatnonzero(mask)
     return int(rows[0]) if len(rows) else None
 
@@ -93,7 +102,7 @@ class OffsetEntryCheck:
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._positions = entries.offsets, entries.values
         self._next = 0
-        self._fitting = 0
+        self._matching_count = 0
         self._largest = _NO_OFFSET
         self._mismatch: IndexMismatch | None = None
 
@@ -112,46 +121,49 @@ class OffsetEntryCheck:
         rows = np.maximum(rows, 0)
         is_placed = batches.position_bytes[rows] == positions
         is_above = offsets > largest[rows]
-        self._fitting += int((is_placed & is_above).sum())
+        self._matching_count += int((is_placed & is_above).sum())
         if self._mismatch is not None:
             return
-        for wrong, kind in ((~is_placed, EntryFault.MISPLACED), (~is_above, EntryFault.TOO_LOW)):
-            row = _first(wrong)
+        for is_wrong, fault in (
+            (~is_placed, EntryFault.MISPLACED),
+            (~is_above, EntryFault.TOO_LOW),
+        ):
+            row = _first_row(is_wrong)
             if row is None or (self._mismatch is not None and self._mismatch.entry <= first + row):
                 continue
             batch = int(rows[row])
             self._mismatch = IndexMismatch(
-                kind,
+                fault,
                 first + row,
                 f"the position of a batch, such as {int(batches.position_bytes[batch])}"
-                if kind is EntryFault.MISPLACED
+                if fault is EntryFault.MISPLACED
                 else f"an offset above {int(largest[batch])}",
                 f"offset {int(offsets[row])} at byte {int(positions[row])}",
             )
 
     def mismatch(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
-        """Return the first mismatching entry; call it after all batches were observed."""
-        found = self._mismatch
+        """Return the first mismatching entry, after all batches were observed."""
+        mismatch = self._mismatch
         count = len(self._offsets)
-        if found is not None and not self._fitting and count > 1:
-            return found._replace(fault=EntryFault.FOREIGN)
-        if found is None and self._next < count:
-            kind = EntryFault.STALE if self._fitting or count == 1 else EntryFault.FOREIGN
+        if mismatch is not None and not self._matching_count and count > 1:
+            return mismatch._replace(fault=EntryFault.FOREIGN)
+        if mismatch is None and self._next < count:
+            fault = EntryFault.STALE if self._matching_count or count == 1 else EntryFault.FOREIGN
             position = int(self._positions[self._next])
             return IndexMismatch(
-                kind,
+                fault,
                 self._next,
                 f"a position below {end_bytes}",
                 f"offset {int(self._offsets[self._next])} at byte {position}",
             )
-        if found is None and count and int(self._offsets[-1]) >= end_offset:
+        if mismatch is None and count and int(self._offsets[-1]) >= end_offset:
             return IndexMismatch(
                 EntryFault.STALE,
                 count - 1,
                 f"an offset below {end_offset}",
                 f"offset {int(self._offsets[-1])} at byte {int(self._positions[-1])}",
             )
-        return found
+        return mismatch
 
 
 class TimeEntryCheck:
@@ -174,47 +186,49 @@ class TimeEntryCheck:
             last, times = last[order], times[order]
         latest = np.maximum.accumulate(times)
         # Batches that end before the offset of each entry.
-        ended = np.searchsorted(last, self._offsets[first:], side="left")
-        seen = np.where(ended > 0, latest[np.maximum(ended, 1) - 1], NO_TIMESTAMP)
-        np.maximum(self._latest[first:], seen, out=self._latest[first:])
+        ended_batches = np.searchsorted(last, self._offsets[first:], side="left")
+        latest_before = np.where(
+            ended_batches > 0, latest[np.maximum(ended_batches, 1) - 1], NO_TIMESTAMP
+        )
+        np.maximum(self._latest[first:], latest_before, out=self._latest[first:])
 
     def mismatch(
         self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool
     ) -> IndexMismatch | None:
-        """Return the first mismatching entry; call it after all batches were observed.
+        """Return the first mismatching entry, after all batches were observed.
 
         In a closed log, the last entry must have the largest timestamp.
         """
-        wrong = self._latest > self._times
-        row = _first(wrong)
+        is_wrong = self._latest > self._times
+        row = _first_row(is_wrong)
         count = len(self._offsets)
         if row is not None:
-            is_foreign = count > 1 and bool(wrong.all())
+            is_foreign = count > 1 and bool(is_wrong.all())
             return IndexMismatch(
                 EntryFault.FOREIGN if is_foreign else EntryFault.TOO_LOW,
                 row,
                 f"timestamp {int(self._latest[row])} or later",
-                self._entry(row),
+                self._describe_entry(row),
             )
         if count and (
             int(self._offsets[-1]) >= end_offset or int(self._times[-1]) > max_timestamp_ms
         ):
             row = int(np.searchsorted(self._offsets, end_offset))
             row = min(row, int(np.searchsorted(self._times, max_timestamp_ms, side="right")))
-            kind = EntryFault.STALE if row or count == 1 else EntryFault.FOREIGN
+            fault = EntryFault.STALE if row or count == 1 else EntryFault.FOREIGN
             expected = f"an offset below {end_offset}, a timestamp up to {max_timestamp_ms}"
-            return IndexMismatch(kind, row, expected, self._entry(row))
-        last = int(self._times[-1]) if count else NO_TIMESTAMP
-        if is_closed and last < max_timestamp_ms:
+            return IndexMismatch(fault, row, expected, self._describe_entry(row))
+        last_timestamp = int(self._times[-1]) if count else NO_TIMESTAMP
+        if is_closed and last_timestamp < max_timestamp_ms:
             return IndexMismatch(
                 EntryFault.INCOMPLETE,
                 count,
                 f"a last entry of timestamp {max_timestamp_ms}",
-                f"timestamp {last}" if count else "no entry",
+                f"timestamp {last_timestamp}" if count else "no entry",
             )
         return None
 
-    def _entry(self, row: int) -> str:
+    def _describe_entry(self, row: int) -> str:
         return f"timestamp {int(self._times[row])} at offset {int(self._offsets[row])}"
 
 
@@ -234,8 +248,9 @@ class EpochRanges:
 
     def observe(self, batches: BatchColumns) -> None:
         epochs = batches.leader_epoch
-        is_one = bool((epochs == epochs[0]).all())
-        starts = [0] if is_one else [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]
+        starts = [0]
+        if not (epochs == epochs[0]).all():
+            starts += (np.flatnonzero(np.diff(epochs)) + 1).tolist()
         for start, end in zip(starts, [*starts[1:], batches.rows], strict=True):
             epoch = int(epochs[start])
             if epoch == NO_LEADER_EPOCH:
@@ -247,7 +262,7 @@ class EpochRanges:
 
 
 class WrongEpoch(NamedTuple):
-    """An offset whose epoch differs from the checkpoint; `found` is None for no epoch."""
+    """An offset with another epoch in the checkpoint; `found` is None without an epoch."""
 
     offset: int
     expected: int
@@ -257,12 +272,12 @@ class WrongEpoch(NamedTuple):
 def first_wrong_epoch(
     cache: LeaderEpochCache, ranges: Iterable[EpochRange], log_start_offset: int
 ) -> WrongEpoch | None:
-    """Return the first offset whose epoch differs from the checkpoint, None if all match."""
-    for range_ in ranges:
-        if range_.last_offset < log_start_offset:
+    """Return the first offset with another epoch in the checkpoint, None if all match."""
+    for epoch, first_offset, last_offset in ranges:
+        if last_offset < log_start_offset:
             continue
-        for offset in (max(range_.first_offset, log_start_offset), range_.last_offset):
-            found = cache.epoch_for_offset(offset)
-            if found != range_.epoch:
-                return WrongEpoch(offset, range_.epoch, found)
+        for offset in (max(first_offset, log_start_offset), last_offset):
+            checkpoint_epoch = cache.epoch_for_offset(offset)
+            if checkpoint_epoch != epoch:
+                return WrongEpoch(offset, epoch, checkpoint_epoch)
     return None

@@ -26,7 +26,7 @@ from kafka_index.core.log.scan.scanner import (
     InMemoryLog,
     Scanner,
     entry_length,
-    last_offset_of,
+    read_last_offset,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
@@ -55,9 +55,13 @@ class TimestampAndOffset(NamedTuple):
 class LogEnd:
     """The end of a log: the position and the offset after its last batch.
 
-    `stop` is the reason why there are no more batches, None at the end of the file. `disorder` is
-    the first scanned batch that starts before the previous one ends. The next offset is then what a
-    broker uses, and can be any value.
+    Attributes
+    ----------
+    stop
+        Why the batches end before the file, None if they do not.
+    disorder
+        The first scanned batch that is out of order. If so, the next offset, which a broker uses,
+        may have any value.
     """
 
     end_bytes: int
@@ -69,8 +73,9 @@ class LogEnd:
 def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
     """Open a log for reading, by path or URI; a local one is a `MappedFile`.
 
-    Raises `InputError` if it cannot be opened or is larger than any broker's, and `ReadError` if it
-    has changed since it was listed. In an object store, a change is detected when the log is read.
+    Raises `InputError` if the log cannot be opened or exceeds the maximum segment size, and
+    `ReadError` if the log has changed since it was listed. In an object store, a change is detected
+    when the log is read.
     """
     info = None
     if listed is not None:
@@ -87,10 +92,10 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
         if info is not None:
             if info.size_bytes != file.size_bytes:
                 raise log_changed(
-                    path, f"it had {info.size_bytes} bytes when listed, {file.size_bytes} now"
+                    path, f"its size was {info.size_bytes} bytes, and is {file.size_bytes} bytes"
                 )
             if info.mtime_ns != file.mtime_ns:
-                raise log_changed(path, "it was modified after it was listed")
+                raise log_changed(path, "its modification time changed after the listing")
     except InputError:
         file.close()
         raise
@@ -104,22 +109,22 @@ def check_unchanged(file: ByteSource, version: str, *, may_grow: bool = False) -
     local log are ignored.
     """
     if isinstance(file, MappedFile):
-        how, is_faulted = file.changed(may_grow=may_grow), file.faulted
+        change, is_faulted = file.changed(may_grow=may_grow), file.faulted
     else:
-        # Reads of a versioned object always return the listed version; no request is needed.
-        how, is_faulted = None if version else file.changed(), False
-    if how is not None:
-        raise log_changed(file.path, how)
+        # Reads of a versioned object always return the listed version, so no request is needed.
+        change, is_faulted = None if version else file.changed(), False
+    if change is not None:
+        raise log_changed(file.path, change)
     if is_faulted:
         raise ReadError("the disk or the file system failed while the log was read", path=file.path)
 
 
-def log_changed(path: str, how: str) -> ReadError:
+def log_changed(path: str, change: str) -> ReadError:
     """Return the error for a log that changed concurrently."""
     return ReadError(
-        f"the log changed while it was read: {how}",
+        f"the log changed while it was read: {change}",
         path=path,
-        hint="run again when nothing writes to it",
+        hint="run again when no process writes to the log",
     )
 
 
@@ -131,9 +136,18 @@ def batch_at(log: Bytes, position_bytes: int) -> Bytes:
 class LogBatches:
     """The batches of a log from a position on, in chunks, up to the first invalid batch.
 
-    `base_offset` is the base offset of the segment. When exhausted, `stop` is the reason why the
-    batches ended before the log. With `any_offset`, offsets may be outside the range that the
-    segment can index, which only recovery rejects; if checksums are verified, they must ascend.
+    Parameters
+    ----------
+    base_offset
+        Base offset of the segment.
+    any_offset
+        Allow offsets that the segment cannot index, which only recovery rejects. If checksums are
+        verified, offsets must ascend.
+
+    Attributes
+    ----------
+    stop
+        After the last batch: why the batches end before the log, None if they do not.
     """
 
     def __init__(
@@ -152,23 +166,25 @@ class LogBatches:
 
     @property
     def refusal(self) -> ScanStop | None:
-        """The reason why recovery fails at the end of the batches instead of truncating the log."""
+        """The reason why recovery fails after the last batch; None if it truncates the log."""
         return self.stop if self.stop is not None and self.stop.refused else None
 
     def __iter__(self) -> Iterator[BatchColumns]:
         log, scanner = self._log, self._scanner
         ascends = self._any_offset and self._verify_crc
-        resumes = {SCAN_ROWS_FULL}
+        resumable_codes = {SCAN_ROWS_FULL}
         if self._any_offset and not ascends:
-            resumes.add(SCAN_OFFSET_OVERFLOW)
-        ahead = InMemoryLog(log) if ascends else None
+            resumable_codes.add(SCAN_OFFSET_OVERFLOW)
+        lookahead = InMemoryLog(log) if ascends else None
         code = SCAN_ROWS_FULL
-        while code in resumes:
+        while code in resumable_codes:
             if code == SCAN_OFFSET_OVERFLOW:
-                at = int(scanner.position)
-                base_offset = last_offset_of(log[at : at + RECORD_BATCH_OVERHEAD_BYTES])
-                scanner = Scanner(base_offset, verify_crc=self._verify_crc, position_bytes=at)
-            code = scanner.scan(log, 0, len(log), ahead)
+                position = int(scanner.position)
+                base_offset = read_last_offset(
+                    log[position : position + RECORD_BATCH_OVERHEAD_BYTES]
+                )
+                scanner = Scanner(base_offset, verify_crc=self._verify_crc, position_bytes=position)
+            code = scanner.scan(log, 0, len(log), lookahead)
             yield from scanner.drain()
         if code != SCAN_END:
             self.stop = scanner.stop(code, InMemoryLog(log))
@@ -179,7 +195,7 @@ def scan_to_end(
 ) -> LogEnd:
     """Scan from the last index entry to the end of the batches (``LogSegment.readNextOffset``).
 
-    If there is no entry, `last_entry` is the base offset at position 0.
+    Without an entry, `last_entry` is the base offset at position 0.
     """
     # A corrupt entry may have a negative position (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
@@ -203,8 +219,10 @@ def end_of_batches(
         largest_base_offset = max(largest_base_offset, int(batches.base_offset.max()))
         last_offset = int(batches.last_offset[-1])
         end_bytes = int(batches.position_bytes[-1] + batches.size_bytes[-1])
-    following = next_offset(base_offset, last_entry.offset, largest_base_offset, last_offset)
-    return LogEnd(end_bytes, following, None, disorder)
+    next_batch_offset = next_offset(
+        base_offset, last_entry.offset, largest_base_offset, last_offset
+    )
+    return LogEnd(end_bytes, next_batch_offset, None, disorder)
 
 
 def next_offset(
@@ -212,11 +230,19 @@ def next_offset(
 ) -> int:
     """Return the offset after the last batch of a segment, as a broker determines it.
 
-    A broker searches for the last batch, starting at the batch with the offset of the last index
-    entry or the first one above it. If offsets decrease after that entry, there may be none; then
-    the result is the base offset. Without an entry, `indexed_offset` is the base offset. The
-    largest base offset from that entry on, and the last offset of the last batch, are -1 for none.
-    Source: LogSegment.readNextOffset, FileRecords.searchForOffsetFromPosition.
+    A broker searches for the first batch at or after the offset of the last index entry, and then
+    reads to the last batch. If offsets decrease after the entry, the search may fail, and the
+    result is the base offset. Source: LogSegment.readNextOffset,
+    FileRecords.searchForOffsetFromPosition.
+
+    Parameters
+    ----------
+    indexed_offset
+        Offset of the last index entry; the base offset without an entry.
+    largest_base_offset
+        Largest base offset from the entry on, -1 without a batch.
+    last_offset
+        Last offset of the last batch, -1 without a batch.
     """
     if max(largest_base_offset, last_offset) < indexed_offset:
         return base_offset
@@ -225,7 +251,7 @@ def next_offset(
 
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
-    """Return why a scan stops at a batch, None if it does not."""
+    """Return why a scan stops at a batch, None if the batch is valid."""
     scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
     code = scanner.scan(log, 0, len(log), InMemoryLog(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
@@ -246,10 +272,16 @@ def search_for_offsets(
 ) -> None:
     """Find the batches of ascending offsets, or the next batches (``searchForOffsetFromPosition``).
 
-    For the arrays, see `core.kernels.batch_seek.seek_to_offsets`. `on_mismatch` is called with
-    the number of a target whose index entry does not match. It raises, or returns the position of
-    the entry if the log is corrupt there. `first_offset_at` is called with the position of a
-    compressed v0 or v1 message, whose first offset is inside; it raises `CorruptLogError`.
+    For the arrays, see `core.kernels.batch_seek.seek_to_offsets`.
+
+    Parameters
+    ----------
+    on_mismatch
+        Called with the number of a target whose index entry does not match. Raises an error, or
+        returns the position of the entry if the log is corrupt at this position.
+    first_offset_at
+        Returns the first offset of a compressed v0 or v1 message at a position. Raises
+        `CorruptLogError` if the message cannot be decompressed.
     """
     address = np.uint64(log.ctypes.data)
     state = batch_seek.new_state()
@@ -280,14 +312,14 @@ def read_batch_fields(
 ) -> None:
     """Read offsets and sizes of batches into arrays of shape (n,).
 
-    Negative positions in `batches` are skipped. A position becomes a corruption if the first offset
-    of a compressed v0 or v1 message cannot be decompressed (`first_offset_at`, as in
-    `search_for_offsets`).
+    Negative positions in `batches` are skipped. If a compressed v0 or v1 message cannot be
+    decompressed, `damage_at` replaces its position. For `first_offset_at`, see
+    `search_for_offsets`.
     """
     address = np.uint64(log.ctypes.data)
     batch_header.read_batch_fields(address, batches, base_offsets, last_offsets, sizes)
-    inside = (base_offsets == batch_header.NOT_IN_HEADER) & (batches >= 0)
-    for position in np.unique(batches[inside]):
+    is_unknown = (base_offsets == batch_header.NOT_IN_HEADER) & (batches >= 0)
+    for position in np.unique(batches[is_unknown]):
         rows = batches == position
         try:
             base_offsets[rows] = first_offset_at(int(position))

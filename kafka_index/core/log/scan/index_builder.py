@@ -53,13 +53,13 @@ class IndexBuilder:
         self.time_index = time_index
         self.valid_bytes = 0
         self.batch_count = 0
-        # Offset of the last batch, and the maximum base offset since the batch of the last index
-        # entry.
+        # Offset of the last batch, and the largest base offset from the batch of the last index
+        # entry on.
         self._last_offset = self._largest_base_offset = NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers
         self._state = np.array([0, NO_TIMESTAMP, -1], np.int64)
-        self._chosen = np.empty((3, 0), np.int64)
+        self._entries = np.empty((3, 0), np.int64)
 
     @property
     def max_timestamp_ms(self) -> int:
@@ -77,20 +77,20 @@ class IndexBuilder:
         )
 
     def append(self, batches: BatchColumns) -> ScanStop | None:
-        """Append the entries of a chunk of batches; return the reason if recovery ends here."""
-        followed, stop = batches.rows, None
+        """Append the entries of a chunk of batches; return the reason if recovery ends."""
+        accepted, stop = batches.rows, None
         if self._producers is not None:
-            followed, stop = self._producers.follow(batches)
-        if followed < batches.rows:
-            batches = batches.slice(0, followed)
+            accepted, stop = self._producers.follow(batches)
+        if accepted < batches.rows:
+            batches = batches.slice(0, accepted)
         refusal = self._append_entries(batches)
-        self.batch_count += followed
+        self.batch_count += accepted
         self.valid_bytes = batches.end_bytes
         self._last_offset = int(batches.last_offset[-1])
         return refusal or stop
 
     def recover(self, batches: LogBatches) -> ScanStop | None:
-        """Append all batches of a log and finish; return why recovery fails on it, if so.
+        """Append all batches of a log and finish; return the reason if recovery fails.
 
         Source: ``LogSegment.recover``.
         """
@@ -101,7 +101,7 @@ class IndexBuilder:
         return batches.refusal or self.finish()
 
     def finish(self) -> ScanStop | None:
-        """Append the last time index entry and trim both files; return an error of recovery."""
+        """Append the last time index entry and trim both files; return why recovery fails."""
         self.offset_index.trim_to_valid_size()
         _, error = self.time_index.try_maybe_append_many(
             self._state[STATE_MAX_TIMESTAMP : STATE_MAX_TIMESTAMP + 1],
@@ -109,12 +109,12 @@ class IndexBuilder:
             skip_full_check=True,
         )
         self.time_index.trim_to_valid_size()
-        return None if error is None else _refusal(error, self.valid_bytes)
+        return None if error is None else _to_stop(error, self.valid_bytes)
 
     def _append_entries(self, batches: BatchColumns) -> ScanStop | None:
-        if self._chosen.shape[1] < batches.rows:
-            self._chosen = np.empty((3, batches.rows), np.int64)
-        rows, timestamps, timestamp_offsets = self._chosen
+        if self._entries.shape[1] < batches.rows:
+            self._entries = np.empty((3, batches.rows), np.int64)
+        rows, timestamps, timestamp_offsets = self._entries
         count = choose_entries(
             batches.position_bytes,
             batches.last_offset,
@@ -143,18 +143,18 @@ class IndexBuilder:
         )
         # Kafka appends both entries batch by batch, so a rejected time entry precedes later offset
         # entries and follows the offset entry of its own batch.
-        timed, time_error = self.time_index.try_maybe_append_many(
+        time_accepted, time_error = self.time_index.try_maybe_append_many(
             timestamps[:accepted], timestamp_offsets[:accepted]
         )
         if time_error is not None:
-            return _refusal(time_error, int(positions[timed]))
-        return None if error is None else _refusal(error, int(positions[accepted]))
+            return _to_stop(time_error, int(positions[time_accepted]))
+        return None if error is None else _to_stop(error, int(positions[accepted]))
 
     def _follow_base_offsets(self, base_offsets: Longs) -> None:
         self._largest_base_offset = max(self._largest_base_offset, int(base_offsets.max()))
 
 
-def _refusal(error: KafkaIndexError, position_bytes: int) -> ScanStop:
+def _to_stop(error: KafkaIndexError, position_bytes: int) -> ScanStop:
     return ScanStop(
         _REFUSALS[type(error)],
         position_bytes,

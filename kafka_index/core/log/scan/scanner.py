@@ -1,8 +1,8 @@
 """The scan kernel with its columns, the meaning of its codes, and the order of batches.
 
-Each batch must start after the previous one has ended. Missing offsets are valid, since compaction
-removes records; decreasing offsets are not. A batch that is out of order counts as corrupt, and so
-do later batches, up to a batch that starts after all earlier batches.
+Each batch must start after the end of the previous batch. Missing offsets are valid, since
+compaction removes records, but decreasing offsets are corruption. A batch out of order is corrupt,
+and so are later batches, up to a batch that starts after all earlier batches.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -76,17 +76,17 @@ class InMemoryLog:
 
     path: str | None = None
 
-    def __init__(self, held: Bytes, start_bytes: int = 0) -> None:
-        self._held = held
+    def __init__(self, data: Bytes, start_bytes: int = 0) -> None:
+        self._data = data
         self._start = start_bytes
-        self.size_bytes = start_bytes + len(held)
+        self.size_bytes = start_bytes + len(data)
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        at = position_bytes - self._start
-        return self._held[at : at + size_bytes]
+        start = position_bytes - self._start
+        return self._data[start : start + size_bytes]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        yield self._held[start_bytes - self._start :]
+        yield self._data[start_bytes - self._start :]
 
 
 #: A log that is read by position; error messages quote its bytes only if it has a path.
@@ -114,15 +114,16 @@ def next_batch(
 ) -> int:
     """Return the position of the next valid batch after a corrupt one; the log's size if none.
 
-    Searches first where the length fields of corrupt batches point, then byte by byte.
+    Searches first at the ends of corrupt batches according to their length fields, then at each
+    byte.
     """
-    at: int | None = after_bytes
-    while at is not None:
-        at = _stated_end(log, at)
-        if at is not None and (at == log.size_bytes or _is_valid(log, at, bounds, magics)):
-            return at
-    found = _next_valid(log, after_bytes + 1, bounds, magics)
-    return log.size_bytes if found is None else found
+    end: int | None = after_bytes
+    while end is not None:
+        end = _end_by_length(log, end)
+        if end is not None and (end == log.size_bytes or _is_valid(log, end, bounds, magics)):
+            return end
+    position = _find_valid(log, after_bytes + 1, bounds, magics)
+    return log.size_bytes if position is None else position
 
 
 def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
@@ -131,21 +132,21 @@ def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
 
 
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
-    """Return whether a log ends with an incompletely written batch.
+    """Return whether a log ends with an incompletely written batch at a position.
 
-    The batch starts at the position, and is shorter than its length field, or than a header. It is
-    a corruption instead if its header cannot be the header of the next batch, if the batch is
-    complete with another length, or if a valid batch follows.
+    The batch is shorter than its length field, or than a header. The log is corrupt instead if the
+    header cannot be the header of the next batch, if the batch is complete with another length, or
+    if a valid batch follows.
     """
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (
         _may_begin_batch(start, position_bytes, bounds)
         and not _is_complete(log, position_bytes, start)
-        and _next_valid(log, position_bytes + 1, bounds, ALL_MAGICS) is None
+        and _find_valid(log, position_bytes + 1, bounds, ALL_MAGICS) is None
     )
 
 
-def plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
+def are_plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
     """Return which headers (`RECORD_BATCH_HEADER`) may start a v2 batch."""
     base = headers["base_offset"].astype(np.int64)
     delta = headers["last_offset_delta"].astype(np.int64)
@@ -161,60 +162,67 @@ def plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
     )
 
 
-def _stated_end(log: LogBytes, position: int) -> int | None:
-    """Return the end of a batch according to its length field, if that is within the log."""
+def _end_by_length(log: LogBytes, position: int) -> int | None:
+    """Return the end of a batch according to its length field, None if after the end of the log."""
     start = log.read_at(position, LOG_OVERHEAD_BYTES)
     if len(start) < LOG_OVERHEAD_BYTES:
         return None
     length = entry_length(start)
-    at = position + LOG_OVERHEAD_BYTES + length
-    return at if length >= MIN_LENGTH and at <= log.size_bytes else None
+    end = position + LOG_OVERHEAD_BYTES + length
+    return end if length >= MIN_LENGTH and end <= log.size_bytes else None
 
 
-def _next_valid(
+def _find_valid(
     log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]
 ) -> int | None:
     """Return the first position at or after `start` of a valid batch with one of the magics."""
-    # For messages, only the v0 header is checked here.
+    # The v0 header is the shortest header of a message.
     stop = log.size_bytes - _MIN_MESSAGE_BYTES + 1
     for first in range(start, stop, _SEARCH_BYTES):
         last = min(first + _SEARCH_BYTES, stop)
         window = log.read_at(first, last - first + RECORD_BATCH_OVERHEAD_BYTES)
-        places = [
+        candidates = [
             _candidates(window, last - first, log.size_bytes - first, bounds, magic)
             for magic in magics
         ]
-        for at in merge(*places):
-            if _has_right_checksum(log, first + at):
-                return first + at
+        for candidate in merge(*candidates):
+            if _has_right_checksum(log, first + candidate):
+                return first + candidate
     return None
 
 
 def _candidates(
-    window: Bytes, count: int, left: int, bounds: OffsetBounds, magic: int
+    window: Bytes, count: int, bytes_left: int, bounds: OffsetBounds, magic: int
 ) -> Iterator[int]:
-    """Yield the positions among the first `count` of a window at which a batch may start."""
-    found = np.flatnonzero(window[MAGIC_POSITION : MAGIC_POSITION + count] == magic)
+    """Yield the positions below `count` in a window at which a batch may start."""
+    positions = np.flatnonzero(window[MAGIC_POSITION : MAGIC_POSITION + count] == magic)
     # The first bytes of an offset hardly vary, which excludes most candidates.
     for byte, (low, high) in enumerate(
-        zip(*(value.to_bytes(_OFFSET_BYTES, "big") for value in _ends(bounds)), strict=True)
+        zip(
+            *(value.to_bytes(_OFFSET_BYTES, "big") for value in _first_and_last(bounds)),
+            strict=True,
+        )
     ):
-        found = found[(window[found + byte] >= low) & (window[found + byte] <= high)]
+        positions = positions[
+            (window[positions + byte] >= low) & (window[positions + byte] <= high)
+        ]
         if low != high:
             break
     size = _MIN_MESSAGE_BYTES if magic < MAGIC_RECORD_BATCH else RECORD_BATCH_OVERHEAD_BYTES
-    found = found[found + size <= len(window)]
-    starts = window[found[:, None] + np.arange(size)]
+    positions = positions[positions + size <= len(window)]
+    starts = window[positions[:, None] + np.arange(size)]
     if magic < MAGIC_RECORD_BATCH:
-        found = found[_plausible_messages(starts, found, left, bounds)]
+        positions = positions[_are_plausible_messages(starts, positions, bytes_left, bounds)]
     else:
         headers = starts.view(RECORD_BATCH_HEADER)[:, 0]
-        fits = found + LOG_OVERHEAD_BYTES + headers["length"] <= left
-        found = found[plausible_headers(headers, bounds) & fits]
-    yield from found.tolist()
+        fits = positions + LOG_OVERHEAD_BYTES + headers["length"] <= bytes_left
+        positions = positions[are_plausible_headers(headers, bounds) & fits]
+    yield from positions.tolist()
 
 
-def _plausible_messages(starts: Bytes, found: Longs, left: int, bounds: OffsetBounds) -> Any:
+def _are_plausible_messages(
+    starts: Bytes, positions: Longs, bytes_left: int, bounds: OffsetBounds
+) -> Any:
     offsets = np.ascontiguousarray(starts[:, :_OFFSET_BYTES]).view(">i8")[:, 0]
     lengths = np.ascontiguousarray(starts[:, _OFFSET_BYTES:LOG_OVERHEAD_BYTES]).view(">i4")[:, 0]
     attributes = starts[:, _MESSAGE_ATTRIBUTES]
@@ -222,12 +230,12 @@ def _plausible_messages(starts: Bytes, found: Longs, left: int, bounds: OffsetBo
         (offsets >= bounds.first_offset)
         & (offsets < bounds.end_offset)
         & (lengths >= MIN_LENGTH)
-        & (found + LOG_OVERHEAD_BYTES + lengths <= left)
+        & (positions + LOG_OVERHEAD_BYTES + lengths <= bytes_left)
         & (attributes <= COMPRESSION_MASK | TIMESTAMP_TYPE_MASK)
     )
 
 
-def _ends(bounds: OffsetBounds) -> tuple[int, int]:
+def _first_and_last(bounds: OffsetBounds) -> tuple[int, int]:
     first = max(bounds.first_offset, 0)
     return first, max(bounds.end_offset - 1, first)
 
@@ -236,11 +244,11 @@ def _is_valid(log: LogBytes, position: int, bounds: OffsetBounds, magics: tuple[
     window = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
     if len(window) < _MIN_MESSAGE_BYTES:
         return False
-    left = log.size_bytes - position
+    bytes_left = log.size_bytes - position
     return any(
-        at == 0 and _has_right_checksum(log, position)
+        candidate == 0 and _has_right_checksum(log, position)
         for magic in magics
-        for at in _candidates(window, 1, left, bounds, magic)
+        for candidate in _candidates(window, 1, bytes_left, bounds, magic)
     )
 
 
@@ -251,15 +259,15 @@ def _has_right_checksum(log: LogBytes, position: int) -> bool:
 
 
 def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
-    """Return whether the first bytes of a header, possibly incomplete, may start a batch."""
-    low, high = (value.to_bytes(_OFFSET_BYTES, "big") for value in _ends(bounds))
+    """Return whether the first bytes of a header, which may be incomplete, may start a batch."""
+    low, high = (value.to_bytes(_OFFSET_BYTES, "big") for value in _first_and_last(bounds))
     offset = start[:_OFFSET_BYTES].tobytes()
     if not low[: len(offset)] <= offset <= high[: len(offset)]:
         return False
     if len(start) < LOG_OVERHEAD_BYTES:
         return True
     length = entry_length(start)
-    # A broker's log is never larger.
+    # A log of a broker never exceeds 2^31 - 1 bytes.
     if not MIN_LENGTH <= length <= INT32_MAX - LOG_OVERHEAD_BYTES - position:
         return False
     if len(start) <= MAGIC_POSITION:
@@ -268,37 +276,38 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
     if magic < MAGIC_RECORD_BATCH:
         codec_and_type = COMPRESSION_MASK | TIMESTAMP_TYPE_MASK
         return len(start) <= _MESSAGE_ATTRIBUTES or start[_MESSAGE_ATTRIBUTES] <= codec_and_type
-    return magic == MAGIC_RECORD_BATCH and _may_be_header(start, bounds)
+    return magic == MAGIC_RECORD_BATCH and _may_begin_header(start, bounds)
 
 
-def _may_be_header(start: Bytes, bounds: OffsetBounds) -> bool:
-    """Return whether these may be the first bytes of a v2 header."""
-    # Absent fields get a value that passes the checks.
+def _may_begin_header(start: Bytes, bounds: OffsetBounds) -> bool:
+    """Return whether bytes may be the start of a v2 header."""
+    # Missing fields get a value that passes the checks.
     header = np.zeros(1, RECORD_BATCH_HEADER)
     header.view(np.uint8)[: len(start)] = start
-    there = {
+    is_present = {
         name: field_position(RECORD_BATCH_HEADER, name) + header.dtype[name].itemsize <= len(start)
         for name in ("attributes", "last_offset_delta", "record_count")
     }
-    for name, is_there in there.items():
-        if not is_there:
-            header[name] = 0
+    for name in (name for name, is_complete in is_present.items() if not is_complete):
+        header[name] = 0
     attributes = int(header["attributes"][0])
     if attributes & ~_BATCH_BITS or attributes & COMPRESSION_MASK >= len(COMPRESSION_NAMES):
         return False
-    return bool(plausible_headers(header, bounds)[0])
+    return bool(are_plausible_headers(header, bounds)[0])
 
 
 def _is_complete(log: LogBytes, position: int, start: Bytes) -> bool:
     """Return whether a batch is complete with another length that differs in one bit."""
     if len(start) < _MIN_MESSAGE_BYTES:
         return False
-    left = log.size_bytes - position
+    bytes_left = log.size_bytes - position
     length = entry_length(start)
     is_message = int(start[MAGIC_POSITION]) < MAGIC_RECORD_BATCH
-    least = _MIN_MESSAGE_BYTES if is_message else RECORD_BATCH_OVERHEAD_BYTES
-    sizes = {left, *(LOG_OVERHEAD_BYTES + (length ^ 1 << bit) for bit in range(_LENGTH_BITS))}
-    for size in sorted(one for one in sizes if least <= one <= left):
+    min_bytes = _MIN_MESSAGE_BYTES if is_message else RECORD_BATCH_OVERHEAD_BYTES
+    sizes = {bytes_left, *(LOG_OVERHEAD_BYTES + (length ^ 1 << bit) for bit in range(_LENGTH_BITS))}
+    for size in sorted(
+        candidate_size for candidate_size in sizes if min_bytes <= candidate_size <= bytes_left
+    ):
         stored, computed = batch_checksums(log.read_at(position, size), 0, size)
         if stored == computed:
             return True
@@ -306,25 +315,27 @@ def _is_complete(log: LogBytes, position: int, start: Bytes) -> bool:
 
 
 _ZERO_CHECK_BYTES = 1 << 20
-# Shown in messages about a file that is not a log.
-_SHOWN_BYTES = 16
+# Number of bytes that are quoted in an error about a file that is not a log.
+_QUOTED_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
-_SPLIT = "an index cannot hold this offset; a broker splits the segment when it recovers it"
+_SPLIT_MESSAGE = (
+    "the offset is too far above the base offset for an index entry; recovery splits the segment"
+)
 
 
 class Scanner:
     """Scans a log chunk by chunk into columns.
 
-    `position` is the position of the next batch; `next_offset` follows the last batch that was
-    drained.
+    `position` is the position of the next batch, and `next_offset` the offset after the last
+    drained batch.
     """
 
     def __init__(
         self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
     ) -> None:
         self._segment_base_offset = segment_base_offset
-        # The kernel accepts offsets up to 2^31 - 1 above this one.
+        # The kernel accepts offsets up to 2^31 - 1 above this offset.
         self._limit_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
@@ -335,10 +346,10 @@ class Scanner:
     def scan(
         self, window: Bytes, window_position: int, log_size: int, log: LogBytes | None = None
     ) -> int:
-        """Scan from `position`, appending to the batches so far; return the kernel's code.
+        """Scan from `position` on, and append batches to the chunk; return the kernel's code.
 
-        With `log`, offsets may be too far above the base offset for an index entry: consumers can
-        read such batches, but recovery cannot index them (KAFKA-6264).
+        With `log`, offsets may be too far above the base offset for an index entry (KAFKA-6264).
+        Consumers can read such batches, but recovery fails.
         """
         code, self.position, self._count = scan_batches(
             window,
@@ -355,29 +366,33 @@ class Scanner:
         return code
 
     def _extend_limit(self, log: LogBytes) -> bool:
-        """Move the offset limit up to the batch at `position`; return whether it was moved.
+        """Raise the offset limit to the batch at `position`; return whether this is plausible.
 
-        The batch must have a last offset between the last offsets of its neighbours.
+        The last offset of the batch must be between the last offsets of its neighbours.
         """
-        at = int(self.position)
-        header = log.read_at(at, RECORD_BATCH_OVERHEAD_BYTES)
-        last_offset = last_offset_of(header)
-        before = int(self._columns[_LAST_OFFSET, self._count - 1]) if self._count else None
-        if last_offset < (self.next_offset if before is None else before + 1):
+        position = int(self.position)
+        header = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
+        last_offset = read_last_offset(header)
+        previous_last_offset = (
+            int(self._columns[_LAST_OFFSET, self._count - 1]) if self._count else None
+        )
+        if last_offset < (
+            self.next_offset if previous_last_offset is None else previous_last_offset + 1
+        ):
             return False
         size = LOG_OVERHEAD_BYTES + entry_length(header)
-        following = log.read_at(at + size, RECORD_BATCH_OVERHEAD_BYTES)
+        next_header = log.read_at(position + size, RECORD_BATCH_OVERHEAD_BYTES)
         is_batch = (
-            len(following) > HEADER_SIZE_UP_TO_MAGIC and entry_length(following) >= MIN_LENGTH
+            len(next_header) > HEADER_SIZE_UP_TO_MAGIC and entry_length(next_header) >= MIN_LENGTH
         )
-        if is_batch and last_offset_of(following) <= last_offset:
-            # The offset may have a flipped bit, since no checksum covers it.
+        if is_batch and read_last_offset(next_header) <= last_offset:
+            # The offset may have a flipped bit, since the checksum does not cover the base offset.
             return False
         self._limit_base_offset = last_offset
         return True
 
     def drain(self) -> Iterator[BatchColumns]:
-        """Yield the batches scanned so far, if any, and start a new chunk."""
+        """Yield the chunk unless it is empty, and start a new chunk."""
         if self._count:
             self.next_offset = int(self._columns[_LAST_OFFSET, self._count - 1]) + 1
             yield BatchColumns(*self._columns[:, : self._count])
@@ -386,14 +401,14 @@ class Scanner:
     def stop(self, code: int, log: LogBytes, end_bytes: int | None = None) -> ScanStop:
         """Return why the scan stopped at `position`, from the kernel's code.
 
-        `end_bytes` is the latest end of the scan, if not the end of the log.
+        `end_bytes` is the end of the scanned range, by default the end of the log.
         """
         stop = self._stop(code, log, log.size_bytes if end_bytes is None else end_bytes)
         if stop.position_bytes == 0 and stop.code != source.PREALLOCATED_TAIL:
-            start = log.read_at(0, _SHOWN_BYTES + 1)
+            start = log.read_at(0, _QUOTED_BYTES + 1)
             if _is_foreign(start, self._segment_base_offset, log.size_bytes):
-                found = _shown_start(start, log.path)
-                return replace(stop, expected="a record batch", found=found, is_foreign=True)
+                quoted_start = _quote_start(start, log.path)
+                return replace(stop, expected="a record batch", found=quoted_start, is_foreign=True)
         if stop.code in (source.TORN_HEADER, source.TORN_BATCH) and end_bytes in (
             None,
             log.size_bytes,
@@ -402,23 +417,23 @@ class Scanner:
             return replace(stop, is_tail=is_torn_tail(log, stop.position_bytes, bounds))
         return stop
 
-    def _stop(  # noqa: PLR0911, because each of the kernel's codes is one exit
+    def _stop(  # noqa: PLR0911, because every code of the kernel has its return statement
         self, code: int, log: LogBytes, log_size: int
     ) -> ScanStop:
         position = int(self.position)
-        rest = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
-        left = log_size - position
+        header = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
+        bytes_left = log_size - position
         if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and all(
-            map(only_zeros, log.stream(position))
+            map(is_zero_filled, log.stream(position))
         ):
             return ScanStop(source.PREALLOCATED_TAIL, position, is_tail=True)
         if code == SCAN_TORN_HEADER:
             expected = f"more than {HEADER_SIZE_UP_TO_MAGIC} bytes"
-            return ScanStop(source.TORN_HEADER, position, expected, str(left))
-        length = entry_length(rest)
+            return ScanStop(source.TORN_HEADER, position, expected, str(bytes_left))
+        length = entry_length(header)
         size = LOG_OVERHEAD_BYTES + length
         if code == SCAN_TORN_BATCH:
-            return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(left))
+            return ScanStop(source.TORN_BATCH, position, f"{size} bytes", str(bytes_left))
         if code == SCAN_BAD_LENGTH:
             return ScanStop(source.BAD_LENGTH, position, f"{MIN_LENGTH} or more", str(length))
         if code == SCAN_BAD_SIZE:
@@ -429,7 +444,7 @@ class Scanner:
             return ScanStop(source.BAD_CRC, position, f"0x{stored:08x}", f"0x{computed:08x}")
         if code != SCAN_OFFSET_OVERFLOW:
             raise ValueError(f"the scan kernel returned {code}")
-        base, last_offset = self._limit_base_offset, last_offset_of(rest)
+        base, last_offset = self._limit_base_offset, read_last_offset(header)
         is_above = last_offset > base
         return ScanStop(
             source.OFFSET_OVERFLOW,
@@ -437,21 +452,21 @@ class Scanner:
             f"a last offset in {offset_range(base)}",
             str(last_offset),
             refused=True,
-            message=_SPLIT if is_above else None,
+            message=_SPLIT_MESSAGE if is_above else None,
         )
 
 
-def _shown_start(start: Bytes, path: str | None) -> str:
+def _quote_start(start: Bytes, path: str | None) -> str:
     if path is None:
         return "other bytes"
-    return quote_content(start[:_SHOWN_BYTES].tobytes(), path).removeprefix("b")
+    return quote_content(start[:_QUOTED_BYTES].tobytes(), path).removeprefix("b")
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
     """Return whether the first header of a file cannot belong to a batch of its segment.
 
     A single impossible field may be a corruption. A foreign file has an impossible offset, and also
-    an impossible length or magic unless it is too short.
+    an impossible length or magic if the file has such fields.
     """
     offset_bytes = min(log_size, 8)
     low = int.from_bytes(start[:offset_bytes].tobytes().ljust(8, b"\0"), "big")
@@ -465,7 +480,7 @@ def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
     return not is_possible or int(start[MAGIC_POSITION]) > MAGIC_RECORD_BATCH
 
 
-def last_offset_of(header: Bytes) -> int:
+def read_last_offset(header: Bytes) -> int:
     base_offset = int.from_bytes(header[:8].tobytes(), "big", signed=True)
     magic = int.from_bytes(header[16:17].tobytes(), "big", signed=True)
     if magic < 2:
@@ -473,8 +488,8 @@ def last_offset_of(header: Bytes) -> int:
     return base_offset + int.from_bytes(header[23:27].tobytes(), "big", signed=True)
 
 
-def only_zeros(data: Bytes) -> bool:
-    """Return whether all bytes are zero; stop at the first other byte."""
+def is_zero_filled(data: Bytes) -> bool:
+    """Return whether all bytes are zero."""
     return not any(
         data[start : start + _ZERO_CHECK_BYTES].any()
         for start in range(0, len(data), _ZERO_CHECK_BYTES)
@@ -484,9 +499,9 @@ def only_zeros(data: Bytes) -> bool:
 class BatchOrder:
     """Checks the order of the batches of a log, chunk by chunk.
 
-    A batch must not start below `next_offset`, the offset after the last batch in order. A
-    compressed v0 or v1 message is checked by its last offset, because its first one is inside. No
-    batch may reach `end_offset`, where the next segment starts.
+    A batch must not start below `next_offset`, the offset after the last batch in order. For a
+    compressed v0 or v1 message, the last offset is checked, because the header does not contain the
+    first offset. No batch may reach `end_offset`, the base offset of the next segment.
     """
 
     def __init__(self, next_offset: int, end_offset: int | None = None) -> None:
@@ -495,29 +510,33 @@ class BatchOrder:
         self._is_broken = False
 
     def follow(self, batches: BatchColumns) -> Iterator[BatchColumns | ScanStop]:
-        """Yield the batches that are in order, and the start of each range that is not.
+        """Yield ranges of batches in order, and the start of each range out of order.
 
         `next_offset` is updated after a range has been yielded.
         """
-        kept = in_order(batches, self.next_offset, self._end_offset)
-        if kept is None:
+        is_in_order = in_order(batches, self.next_offset, self._end_offset)
+        if is_in_order is None:
             yield batches
             self._follow(batches)
             return
-        edges = [0, *(np.flatnonzero(kept[1:] != kept[:-1]) + 1).tolist(), batches.rows]
+        edges = [
+            0,
+            *(np.flatnonzero(is_in_order[1:] != is_in_order[:-1]) + 1).tolist(),
+            batches.rows,
+        ]
         for start, end in pairwise(edges):
-            if kept[start]:
-                run = batches.slice(start, end)
-                yield run
-                self._follow(run)
+            if is_in_order[start]:
+                group = batches.slice(start, end)
+                yield group
+                self._follow(group)
             elif not self._is_broken:
                 self._is_broken = True
                 yield self._stop(batches, start)
 
     def continues_with(self, batches: BatchColumns) -> bool:
-        """Count consecutive batches without missing offsets and without traces of a cleaner.
+        """Follow batches without missing offsets and marks of the log cleaner.
 
-        Returns False, and follows none, if that does not hold.
+        Returns False for other batches, which are not followed.
         """
         ends_below = self._end_offset is None or int(batches.last_offset[-1]) < self._end_offset
         if not ends_below or not are_contiguous(
@@ -533,11 +552,11 @@ class BatchOrder:
 
     def first_stop(self, batches: BatchColumns) -> ScanStop | None:
         """Check batches; return the start of the first range that is out of order."""
-        stops = [found for found in self.follow(batches) if isinstance(found, ScanStop)]
+        stops = [stop for stop in self.follow(batches) if isinstance(stop, ScanStop)]
         return stops[0] if stops else None
 
-    def _follow(self, run: BatchColumns) -> None:
-        self.next_offset = int(run.last_offset[-1]) + 1
+    def _follow(self, batches: BatchColumns) -> None:
+        self.next_offset = int(batches.last_offset[-1]) + 1
         self._is_broken = False
 
     def _stop(self, batches: BatchColumns, row: int) -> ScanStop:
@@ -553,7 +572,7 @@ class BatchOrder:
 
 
 def unknown_magic(batches: BatchColumns) -> ScanStop | None:
-    """Return the first batch whose magic is not 0 to 2, None if there is none."""
+    """Return the first batch whose magic is not 0 to 2, None if all magics are valid."""
     rows = np.flatnonzero(batches.has_unknown_magic)
     if not len(rows):
         return None
@@ -565,7 +584,7 @@ def unknown_magic(batches: BatchColumns) -> ScanStop | None:
 def in_order(
     batches: BatchColumns, next_offset: int, end_offset: int | None
 ) -> NDArray[np.bool_] | None:
-    """Return which batches are in order from an offset on and below an end; None for all."""
+    """Return which batches are in order between two offsets; None if all batches are in order."""
     base, last = batches.base_offset, batches.last_offset
     if (
         base[0] >= next_offset
@@ -574,9 +593,13 @@ def in_order(
         and (end_offset is None or last[-1] < end_offset)
     ):
         return None
-    kept = np.zeros(batches.rows, np.bool_)
-    for row, (first, last_one) in enumerate(zip(base.tolist(), last.tolist(), strict=True)):
-        if next_offset <= first <= last_one and (end_offset is None or last_one < end_offset):
-            kept[row] = True
-            next_offset = last_one + 1
-    return kept
+    is_in_order = np.zeros(batches.rows, np.bool_)
+    for row, (base_offset, last_offset) in enumerate(
+        zip(base.tolist(), last.tolist(), strict=True)
+    ):
+        if next_offset <= base_offset <= last_offset and (
+            end_offset is None or last_offset < end_offset
+        ):
+            is_in_order[row] = True
+            next_offset = last_offset + 1
+    return is_in_order

@@ -40,7 +40,7 @@ from kafka_index.core.log.scan.scanner import (
     InMemoryLog,
     Scanner,
     entry_length,
-    only_zeros,
+    is_zero_filled,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.records.batch_table import (
@@ -55,11 +55,25 @@ from kafka_index.core.records.batch_table import (
 class LogFileSource:
     """The batches of a read-only ``.log``, from the start of a batch on.
 
-    A local log is mapped; without `verify_crc`, only the pages with headers are read. A remote log
-    is always streamed, since a request costs more than the bytes between two headers. A log that
-    has changed since it was listed is an error. Without a listing, the base offset comes from the
-    file name; `InputError` is raised if it has none. The size is 0 before `chunks` has started.
-    Unless it `recovers`, offsets may be too far above the base offset for an index entry.
+    A local log is mapped. Without `verify_crc`, only the pages with headers are read. A remote log
+    is always streamed, since a request costs more than the bytes between two headers.
+
+    Parameters
+    ----------
+    listed
+        The listed segment. Reading fails if the log has changed since the listing. Without a
+        listing, the file name must contain the base offset.
+    recovers
+        If False, offsets may be too far above the base offset for an index entry.
+    may_grow
+        Ignore bytes that are appended during the read.
+
+    Attributes
+    ----------
+    log_size_bytes
+        Size of the log, 0 before the scan.
+    stop
+        After the scan: why the batches end before the log, None if they do not.
     """
 
     def __init__(
@@ -116,30 +130,32 @@ class LogFileSource:
             )
             headers_only = not self._verify_crc
             with closing(windows_of(file, self._start_bytes, headers_only=headers_only)) as windows:
-                code = yield from self._scanned(scanner, windows, file, flush_windows=flush_windows)
+                code = yield from self._scan_windows(
+                    scanner, windows, file, flush_windows=flush_windows
+                )
                 if code != SCAN_END:
                     self.stop = scanner.stop(code, windows.rest)
             version = "" if self._listed is None else self._listed.log_version
             check_unchanged(file, version, may_grow=self._may_grow)
 
-    def _scanned(
+    def _scan_windows(
         self, scanner: Scanner, windows: Windows, file: ByteSource, *, flush_windows: bool
     ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
         """Yield chunks of batches, each with a window that contains them completely.
 
         Returns the kernel's reason for the end.
         """
-        ahead = None if self._recovers else file
+        lookahead = None if self._recovers else file
         window, start = np.empty(0, np.uint8), self._start_bytes
         code = SCAN_ROWS_FULL
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
-                at = int(scanner.position)
-                # No progress: the batch is larger than a window.
-                stuck = len(window) and at == start
-                size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else WINDOW_BYTES
-                window, start = windows.window(at, size), at
-            code = scanner.scan(window, start, self.log_size_bytes, ahead)
+                position = int(scanner.position)
+                # If a scan makes no progress, the batch is larger than the window.
+                is_stuck = len(window) and position == start
+                size = LOG_OVERHEAD_BYTES + entry_length(window) if is_stuck else WINDOW_BYTES
+                window, start = windows.window(position, size), position
+            code = scanner.scan(window, start, self.log_size_bytes, lookahead)
             # Windows with few batches are combined, because each chunk has a fixed cost.
             if flush_windows or code != SCAN_NEED_BYTES:
                 for batches in scanner.drain():
@@ -150,9 +166,8 @@ class LogFileSource:
 class ByteStreamSource:
     """The batches of a log that is read as consecutive blocks of any size.
 
-    A batch may span blocks unless `whole_batches`. In that case a batch that seems to span blocks
-    has an invalid length, and the scan ends instead of collecting the rest of the log. The size
-    counts the bytes read so far.
+    By default, a batch may span blocks. With `batches_within_blocks`, the length of a batch that
+    spans blocks is invalid, and the scan ends. `log_size_bytes` counts the bytes read so far.
     """
 
     def __init__(
@@ -161,10 +176,10 @@ class ByteStreamSource:
         *,
         segment_base_offset: int,
         verify_crc: bool = True,
-        whole_batches: bool = False,
+        batches_within_blocks: bool = False,
     ) -> None:
         self._windows = iter(windows)
-        self._whole_batches = whole_batches
+        self._batches_within_blocks = batches_within_blocks
         self._scanner = Scanner(segment_base_offset, verify_crc=verify_crc)
         self.log_size_bytes = 0
         self.stop: ScanStop | None = None
@@ -172,42 +187,47 @@ class ByteStreamSource:
     def chunks(self) -> Iterator[BatchColumns]:
         window = np.empty(0, np.uint8)
         start = 0
-        ended = False
+        is_last = False
         code = SCAN_NEED_BYTES
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
-                spans = int(self._scanner.position) < self.log_size_bytes
-                more = None if spans and self._whole_batches else next(self._windows, None)
-                ended = more is None
-                if more is not None:
-                    rest = window[int(self._scanner.position) - start :]
+                is_split = int(self._scanner.position) < self.log_size_bytes
+                block = (
+                    None if is_split and self._batches_within_blocks else next(self._windows, None)
+                )
+                is_last = block is None
+                if block is not None:
+                    unscanned = window[int(self._scanner.position) - start :]
                     # A block that starts with a batch is scanned in place.
-                    window = np.concatenate((rest, more)) if len(rest) else more
+                    window = np.concatenate((unscanned, block)) if len(unscanned) else block
                     start = int(self._scanner.position)
-                    self.log_size_bytes += len(more)
+                    self.log_size_bytes += len(block)
             # Before the last block, the end of the log is unknown.
-            log_size = self.log_size_bytes if ended else self.log_size_bytes + 2 * INT32_MAX
+            log_size = self.log_size_bytes if is_last else self.log_size_bytes + 2 * INT32_MAX
             code = self._scanner.scan(window, start, log_size)
-            if code != SCAN_NEED_BYTES or ended:
+            if code != SCAN_NEED_BYTES or is_last:
                 yield from self._scanner.drain()
         if code == SCAN_BAD_LENGTH:
-            window = self._after_zeros(window, start)
+            window = self._skip_zeros(window, start)
         if code != SCAN_END:
             self.stop = self._scanner.stop(code, InMemoryLog(window, start))
 
-    def _after_zeros(self, window: Bytes, start: int) -> Bytes:
-        """Read past zeros: zeros up to the end are preallocated, anything else is a corruption."""
-        rest = window[int(self._scanner.position) - start :]
-        if not only_zeros(rest):
+    def _skip_zeros(self, window: Bytes, start: int) -> Bytes:
+        """Return the window up to the first block that is not zero-filled, if only zeros remain.
+
+        Zeros up to the end of the log are preallocated. Zeros before other bytes are a corruption.
+        """
+        unscanned = window[int(self._scanner.position) - start :]
+        if not is_zero_filled(unscanned):
             return window
-        for more in self._windows:
-            self.log_size_bytes += len(more)
-            if not only_zeros(more):
-                return np.concatenate((window, more))
+        for block in self._windows:
+            self.log_size_bytes += len(block)
+            if not is_zero_filled(block):
+                return np.concatenate((window, block))
         return window
 
 
-#: Returns the row of the first batch after the end of the log, None if there is none.
+#: Returns the row of the first batch after the end of the log, None if all batches are before.
 FirstBeyond = Callable[[BatchColumns], int | None]
 
 
@@ -219,11 +239,11 @@ class BatchObserver(Protocol):
 
 
 class ObservedSource:
-    """A `BatchSource` that passes its batches to observers, and may end early.
+    """A `BatchSource` that passes the batches of another source to observers, and may end early.
 
-    So a log is read only once for a build and other purposes. `first_beyond` finds the end of the
-    log in a chunk; by default all batches are passed on. `cut_at_bytes` is the position of the
-    first batch that was not.
+    A log is therefore read only once for a build and other purposes. `first_beyond` finds the end
+    of the log in a chunk; by default, all batches are passed on. `cut_at_bytes` is the position of
+    the first batch after this end.
     """
 
     def __init__(
@@ -247,35 +267,35 @@ class ObservedSource:
         return self._source.stop
 
     def chunks(self) -> Iterator[BatchColumns]:
-        for found in self._source.chunks():
-            batches = found
-            beyond = None if self._first_beyond is None else self._first_beyond(batches)
-            if beyond is not None:
-                self.cut_at_bytes = int(batches.position_bytes[beyond])
-                batches = BatchColumns(*(column[:beyond] for column in batches))
+        for chunk in self._source.chunks():
+            batches = chunk
+            end_row = None if self._first_beyond is None else self._first_beyond(batches)
+            if end_row is not None:
+                self.cut_at_bytes = int(batches.position_bytes[end_row])
+                batches = BatchColumns(*(column[:end_row] for column in batches))
             if batches.rows:
                 for observer in self._observers:
                     observer.observe(batches)
                 yield batches
-            if beyond is not None:
+            if end_row is not None:
                 return
 
 
-class read_batches:  # noqa: N801, because it is used as a function that can be asked why it ended
+class read_batches:  # noqa: N801, because it is used as a function, with the attribute `stop`
     """Iterate over the batches of a ``.log`` as record batches of `BATCH_SCHEMA`.
 
     Parameters
     ----------
     path : path
-        The log. Its name contains the base offset, and the name of its folder topic and partition
-        (an empty topic and -1 if it is not a partition directory).
+        The log. Its name contains the base offset, and the name of its directory contains the topic
+        and partition (an empty topic and -1 for any other directory).
     verify_crc : bool
         If False, only headers are read.
 
     Attributes
     ----------
     stop : ScanStop or None
-        When exhausted: why the batches ended before the end of the log.
+        After the last batch: why the batches end before the log, None if they do not.
     overlap : ScanStop or None
         The first batch so far that is out of order.
     """

@@ -1,9 +1,9 @@
 """The valid batches anywhere in a log, and the largest set of them in offset order.
 
-A batch is valid if its checksum and magic are correct and its offsets belong to its segment.
-Corrupt, repeated or misplaced batches do not affect the others. The checksum does not cover the
-base offset. So the majority of batches determines the order; a batch that contradicts it was moved,
-or its base offset is wrong.
+A batch is valid if its checksum and magic are correct and its offsets belong to its segment. Valid
+batches are found even if other batches are corrupt, repeated or misplaced. The checksum does not
+cover the base offset, so the majority of batches determines the order. Other batches were moved, or
+have a wrong base offset.
 """
 
 from __future__ import annotations
@@ -43,8 +43,9 @@ from kafka_index.core.records.batch_table import BatchColumns, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor, first_offset
 
 #: One row per batch. `first_offset` of a compressed v0 or v1 message is the offset of its first
-#: inner message. `is_cleaned`: only the log cleaner writes such a batch. `is_next`: nothing is
-#: corrupt between the previous batch in order, or the start of the log, and this one.
+#: inner message. `is_cleaned` is True if only the log cleaner writes such a batch. `is_next` is
+#: True if no corruption is between the previous batch in order, or the start of the log, and the
+#: batch.
 INTACT_BATCH = np.dtype(
     [
         ("position_bytes", np.int64),
@@ -71,7 +72,7 @@ class IntactBatches(NamedTuple):
     moved : ndarray of INTACT_BATCH
         Batches out of order with offsets that no batch in order has, in offset order.
     reaches_end : bool
-        Nothing is corrupt after the last batch in order.
+        True if no corruption follows the last batch in order.
     """
 
     in_order: IntactRows
@@ -88,7 +89,7 @@ class IntactBatches(NamedTuple):
 def find_intact_batches(
     log: Bytes, segment_base_offset: int, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
-    parts = [np.empty(0, INTACT_BATCH)]
+    chunks = [np.empty(0, INTACT_BATCH)]
     position = 0
     magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,)
     if len(log) > MAGIC_POSITION and log[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
@@ -101,73 +102,73 @@ def find_intact_batches(
             for batches in scanner.drain():
                 if (batches.control_type == CONTROL_MESSAGE).any():
                     magics = ALL_MAGICS
-                parts.append(_rows(log, batches, segment_base_offset, decompressor))
+                chunks.append(_to_rows(log, batches, segment_base_offset, decompressor))
         position = int(scanner.position)
         if position < len(log):
             bounds = OffsetBounds(segment_base_offset, end_offset)
             position = next_batch(InMemoryLog(log), position, bounds, magics)
-    rows = np.concatenate(parts)
+    rows = np.concatenate(chunks)
     rows = rows[(rows["last_offset"] >= rows["first_offset"]) & (rows["last_offset"] < end_offset)]
     rows = rows[rows["first_offset"] >= segment_base_offset]
-    is_kept = _longest_ascending(rows)
+    is_in_order = _find_longest_ascending(rows)
     moved = rows[:0]
-    if not is_kept.all():
-        moved = _moved(rows, is_kept, segment_base_offset, end_offset)
+    if not is_in_order.all():
+        moved = _find_moved(rows, is_in_order, segment_base_offset, end_offset)
     # Repeated copies of valid batches are not corruption.
     keys = (rows["last_offset"] << 32) ^ rows["checksum"]
-    is_whole = np.isin(
-        keys, np.append(keys[is_kept], (moved["last_offset"] << 32) ^ moved["checksum"])
+    is_intact = np.isin(
+        keys, np.append(keys[is_in_order], (moved["last_offset"] << 32) ^ moved["checksum"])
     )
-    whole = rows[is_whole]
-    breaks = np.cumsum(whole["position_bytes"] != np.append(0, whole["end_bytes"])[:-1])
-    before = breaks[is_kept[is_whole]]
-    kept = rows[is_kept]
-    kept["is_next"] = before == np.append(0, before)[:-1]
-    end_bytes = whole["end_bytes"][-1] if len(whole) else 0
-    reaches_end = end_bytes == len(log) and (before[-1:] == breaks[-1:]).all()
-    return IntactBatches(kept, moved, bool(reaches_end))
+    intact = rows[is_intact]
+    breaks = np.cumsum(intact["position_bytes"] != np.append(0, intact["end_bytes"])[:-1])
+    breaks_before = breaks[is_in_order[is_intact]]
+    in_order = rows[is_in_order]
+    in_order["is_next"] = breaks_before == np.append(0, breaks_before)[:-1]
+    end_bytes = intact["end_bytes"][-1] if len(intact) else 0
+    reaches_end = end_bytes == len(log) and (breaks_before[-1:] == breaks[-1:]).all()
+    return IntactBatches(in_order, moved, bool(reaches_end))
 
 
-def intact_batches_of(
+def read_intact_batches(
     segment: SegmentFile, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
     """Find the valid batches of a segment that ends at an offset.
 
-    Raises `KafkaIndexError` if its log cannot be read, or changes.
+    Raises `KafkaIndexError` if the log cannot be read, or changes during the read.
     """
     with closing(open_log(segment.log_path, segment)) as file:
         log = file.read_at(0, file.size_bytes)
-        found = find_intact_batches(log, segment.base_offset, end_offset, decompressor)
+        intact_batches = find_intact_batches(log, segment.base_offset, end_offset, decompressor)
         change = file.changed()
         if change is not None:
             raise log_changed(segment.log_path, change)
-    return found
+    return intact_batches
 
 
-def batches_behind(segment: SegmentFile, position_bytes: int) -> Iterator[WindowBatches]:
-    """Yield the valid batches of a log after a corrupt one at a position, in file order.
+def read_batches_after(segment: SegmentFile, position_bytes: int) -> Iterator[WindowBatches]:
+    """Yield the valid batches of a log after a corrupt batch at a position, in file order.
 
-    Raises `KafkaIndexError` if the log cannot be read, or changes.
+    Raises `KafkaIndexError` if the log cannot be read, or changes during the read.
     """
     with closing(open_log(segment.log_path, segment)) as file:
         log = file.read_at(0, file.size_bytes)
-        held, bounds = InMemoryLog(log), OffsetBounds(segment.base_offset, INT64_MAX)
-        position = next_batch(held, position_bytes, bounds)
+        data, bounds = InMemoryLog(log), OffsetBounds(segment.base_offset, INT64_MAX)
+        position = next_batch(data, position_bytes, bounds)
         while position < len(log):
             scanner = Scanner(segment.base_offset, verify_crc=True, position_bytes=position)
             code = SCAN_ROWS_FULL
             while code == SCAN_ROWS_FULL:
-                code = scanner.scan(log, 0, len(log), held)
+                code = scanner.scan(log, 0, len(log), data)
                 yield from (WindowBatches(log, 0, batches) for batches in scanner.drain())
             position = int(scanner.position)
             if position < len(log):
-                position = next_batch(held, position, bounds)
+                position = next_batch(data, position, bounds)
         change = file.changed()
         if change is not None:
             raise log_changed(segment.log_path, change)
 
 
-def _rows(
+def _to_rows(
     log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
 ) -> IntactRows:
     headers = np.empty((HEADER_COLUMNS, batches.rows), np.int64)
@@ -190,78 +191,88 @@ def _first_offsets(
 ) -> Longs:
     """Return first offsets; decompress a message if the previous message does not determine it."""
     firsts = batches.base_offset.copy()
-    before = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
-    for row in np.flatnonzero(are_compressed_messages(batches) & (firsts != before + 1)).tolist():
-        at = int(batches.position_bytes[row])
+    expected = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
+    for row in np.flatnonzero(are_compressed_messages(batches) & (firsts != expected + 1)).tolist():
+        position = int(batches.position_bytes[row])
         try:
-            first = first_offset(log[at : at + int(batches.size_bytes[row])], decompressor)
+            first = first_offset(
+                log[position : position + int(batches.size_bytes[row])], decompressor
+            )
         except (CorruptLogError, TooLargeError):
             continue
         firsts[row] = min(first, int(firsts[row]))
     return firsts
 
 
-def _longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
+def _find_longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
     """Return the largest set of batches with ascending offsets."""
     first, last = rows["first_offset"], rows["last_offset"]
     if (first[1:] > last[:-1]).all():
         return np.ones(len(rows), np.bool_)
-    # The longest sequence for each last offset, and the predecessor of each batch.
+    # The longest sequences by ascending last offset, and the predecessor of each batch.
     ends: list[int] = []
     best: list[tuple[int, int]] = []
     previous: list[int] = []
     for row, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
-        at = bisect_left(ends, start)
-        count, before = best[at - 1] if at else (0, -1)
-        previous.append(before)
-        place = bisect_left(ends, end)
-        is_worse = place and best[place - 1][0] > count
-        # Of batches with the same offsets, the first is kept.
-        if is_worse or (place < len(ends) and ends[place] == end and best[place][0] > count):
+        rank = bisect_left(ends, start)
+        count, predecessor = best[rank - 1] if rank else (0, -1)
+        previous.append(predecessor)
+        insertion = bisect_left(ends, end)
+        is_worse = insertion and best[insertion - 1][0] > count
+        # The first of several batches with the same offsets is selected.
+        if is_worse or (
+            insertion < len(ends) and ends[insertion] == end and best[insertion][0] > count
+        ):
             continue
-        stop = place
+        stop = insertion
         while stop < len(ends) and best[stop][0] <= count + 1:
             stop += 1
-        ends[place:stop] = [end]
-        best[place:stop] = [(count + 1, row)]
-    kept = np.zeros(len(rows), np.bool_)
+        ends[insertion:stop] = [end]
+        best[insertion:stop] = [(count + 1, row)]
+    is_in_order = np.zeros(len(rows), np.bool_)
     row = best[-1][1]
     while row >= 0:
-        kept[row] = True
+        is_in_order[row] = True
         row = previous[row]
-    return kept
+    return is_in_order
 
 
-def _moved(
-    rows: IntactRows, is_kept: NDArray[np.bool_], base_offset: int, end_offset: int
+def _find_moved(
+    rows: IntactRows, is_in_order: NDArray[np.bool_], base_offset: int, end_offset: int
 ) -> IntactRows:
-    """Return the batches out of order whose offsets no other batch has, if they are plausible.
+    """Return plausible batches out of order, whose offsets no other batch has.
 
-    They are plausible if neighbouring offsets exist, or if compaction has left gaps.
+    Batches are plausible if neighbouring offsets exist, or if compaction has left gaps.
     """
-    kept, others = rows[is_kept], np.sort(rows[~is_kept], order=["first_offset", "position_bytes"])
-    ends = np.concatenate(([base_offset], kept["last_offset"] + 1))
-    starts = np.append(kept["first_offset"], end_offset)
-    has_gaps = bool((starts[1:-1] > ends[1:-1]).any())
-    gaps = np.searchsorted(starts, others["first_offset"], "right")
-    fits = (ends[gaps] <= others["first_offset"]) & (others["last_offset"] < starts[gaps])
-    others, gaps = others[fits], gaps[fits]
-    if not len(others):
-        return others
-    # Of repeated batches, the first is kept.
-    is_new = np.append(
-        True, others["first_offset"][1:] > np.maximum.accumulate(others["last_offset"])[:-1]
+    in_order, candidates = (
+        rows[is_in_order],
+        np.sort(rows[~is_in_order], order=["first_offset", "position_bytes"]),
     )
-    others, gaps = others[is_new], gaps[is_new]
-    breaks = np.flatnonzero(others["first_offset"][1:] != others["last_offset"][:-1] + 1) + 1
-    found = [others[:0]]
-    for low, high in pairwise([0, *breaks.tolist(), len(others)]):
-        one, gap = others[low], gaps[low]
-        is_beside = (
-            one["first_offset"] == ends[gap] or others["last_offset"][high - 1] + 1 == starts[gap]
+    ends = np.concatenate(([base_offset], in_order["last_offset"] + 1))
+    starts = np.append(in_order["first_offset"], end_offset)
+    has_gaps = bool((starts[1:-1] > ends[1:-1]).any())
+    gaps = np.searchsorted(starts, candidates["first_offset"], "right")
+    fits = (ends[gaps] <= candidates["first_offset"]) & (candidates["last_offset"] < starts[gaps])
+    candidates, gaps = candidates[fits], gaps[fits]
+    if not len(candidates):
+        return candidates
+    # The first of several repeated batches is selected.
+    is_new = np.append(
+        True, candidates["first_offset"][1:] > np.maximum.accumulate(candidates["last_offset"])[:-1]
+    )
+    candidates, gaps = candidates[is_new], gaps[is_new]
+    breaks = (
+        np.flatnonzero(candidates["first_offset"][1:] != candidates["last_offset"][:-1] + 1) + 1
+    )
+    moved = [candidates[:0]]
+    for low, high in pairwise([0, *breaks.tolist(), len(candidates)]):
+        first_batch, gap = candidates[low], gaps[low]
+        is_adjacent = (
+            first_batch["first_offset"] == ends[gap]
+            or candidates["last_offset"][high - 1] + 1 == starts[gap]
         )
-        here = int(np.searchsorted(kept["position_bytes"], one["position_bytes"]))
-        is_flipped = (int(ends[here]) ^ int(one["first_offset"])).bit_count() == 1
-        if is_beside or (has_gaps and gap < len(kept) and not is_flipped):
-            found.append(others[low:high])
-    return np.concatenate(found)
+        insertion = int(np.searchsorted(in_order["position_bytes"], first_batch["position_bytes"]))
+        is_flipped = (int(ends[insertion]) ^ int(first_batch["first_offset"])).bit_count() == 1
+        if is_adjacent or (has_gaps and gap < len(in_order) and not is_flipped):
+            moved.append(candidates[low:high])
+    return np.concatenate(moved)

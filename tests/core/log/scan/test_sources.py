@@ -185,7 +185,7 @@ def test_offset_overflow_is_reported_and_rejected() -> None:
 def test_far_offset_error_describes_the_split_by_a_broker() -> None:
     stop = stop_of(batch(10), batch(10 + 2**31), base_offset=10)
     assert stop is not None
-    assert stop.text.startswith("offset_overflow: an index cannot hold this offset")
+    assert stop.text.startswith("offset_overflow: the offset is too far above the base offset")
 
 
 @pytest.mark.parametrize("size", [1, 11, 12, 17, 18, 61, 5000, (1 << 20) + 3])
