@@ -153,7 +153,7 @@ _RANGES = {
 def _unknown_setting(name: str, names: Collection[str]) -> ConfigError:
     similar = difflib.get_close_matches(name, names, n=1)
     return ConfigError(
-        f"{name} is not a topic setting",
+        f"{name} is not a supported topic setting",
         expected=f"one of {', '.join(names)}",
         hint=f"did you mean {similar[0]}?" if similar else None,
     )

@@ -250,5 +250,5 @@ def test_rejected_append_leaves_the_segment_unchanged(
 
 
 def test_missing_segment_cannot_be_opened(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="no such log"):
+    with pytest.raises(InputError, match="the log does not exist"):
         LogSegmentWriter(tmp_path, 0, EVERY_BATCH)

@@ -40,7 +40,7 @@ REFUSED_BY_LEADER = {
         CLIENT,
         "record count of the batch is not its number of offsets .*found 2",
     ),
-    "no records": (built.batch(0, 0), CLIENT, "same count, above 0, found 0"),
+    "no records": (built.batch(0, 0), CLIENT, "the number of offsets, above 0, found 0"),
     "control": (abort(7), CLIENT, "must not write control records"),
     "sequence": (
         built.batch(0, 1, timestamps=[NOW_MS], producer_id=9, producer_epoch=0),
@@ -74,7 +74,7 @@ REFUSED_BY_LEADER = {
             BatchFields(compression="zstd"),
         ),
         COORDINATOR,
-        "compress them again",
+        "compress the records again",
     ),
     "fenced": (data_batch(producer=7, epoch=4, sequence=1), CLIENT, "fenced .*expected 5 or more"),
     "fenced in bulk": (
@@ -95,7 +95,7 @@ REFUSED_BY_LEADER = {
     "outside of the transaction": (
         data_batch(producer=7, epoch=5, sequence=1),
         CLIENT,
-        "the producer has an open transaction .*after offset 1",
+        "the producer has an open transaction.*after offset 1",
     ),
     "coordinator": (
         abort(8, coordinator_epoch=1),
@@ -197,7 +197,7 @@ def test_rejected_append_raises_the_class_of_its_cause(tmp_path: Path) -> None:
         ({"preallocate": "maybe"}, "'maybe'"),
         ({"message.timestamp.type": "Never"}, "'Never'"),
         ({"cleanup.policy": "shred"}, "found shred"),
-        ({"retention.ms": "5"}, "not a setting of a log"),
+        ({"retention.ms": "5"}, "not a supported topic setting"),
     ],
 )
 def test_invalid_settings_are_rejected(properties: dict[str, str], message: str) -> None:
