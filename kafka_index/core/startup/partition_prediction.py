@@ -190,7 +190,8 @@ def _gap_notes(
             f"missing, and brokers do not report this gap: {missing_range.why}"
         )
     if missing_ranges.omitted_counts:
-        yield f"gap: offsets are missing in {sum(missing_ranges.omitted_counts.values())} more ranges"
+        omitted_count = sum(missing_ranges.omitted_counts.values())
+        yield f"gap: offsets are missing in {omitted_count} more ranges"
 
 
 def _end_notes(loaded: LoadedPartition, lost_records: LostRecords) -> Iterable[str]:
