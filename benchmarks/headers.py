@@ -15,7 +15,7 @@ from tempfile import TemporaryDirectory
 from benchmarks import limits
 from benchmarks.logs import benchmark_log, warm
 from benchmarks.recover import compute, seconds
-from kafka_index.commands.stats.replica_counts import StatsSettings, count_part, parts_of
+from kafka_index.commands.stats.replica_counts import StatsSettings, count_part, split_replica
 from kafka_index.core.kernels.batch_counts import SUM_BATCHES
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
@@ -64,7 +64,7 @@ def _scan(log: Path) -> int:
 
 
 def _count(files: PartitionFiles) -> int:
-    (part,) = parts_of(0, files, 1 << 40)
+    (part,) = split_replica(0, files, 1 << 40)
     counts = count_part(part, "", settings=StatsSettings(group_ms=3_600_000))
     return int(counts.totals.sums[:, SUM_BATCHES].sum())
 

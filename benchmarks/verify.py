@@ -97,7 +97,7 @@ def _build(output: str, data: Path) -> None:
 
 
 def _verify(data: Path, *, fast: bool) -> None:
-    segments = SegmentTable.of(list_dump([str(data)], topics=None).segments)
+    segments = SegmentTable.from_files(list_dump([str(data)], topics=None).segments)
     settings = VerifySettings(0, fast=fast)
     with ThreadEngine(1).start("verify") as workers:
         found = list(verify_partitions(workers, segments, settings))

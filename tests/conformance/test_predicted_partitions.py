@@ -272,7 +272,7 @@ def test_partition_is_loaded_as_predicted(
             cut = {
                 segment.base_offset: bytes(segment.log)
                 for segment in loaded.segments
-                if segment.found is not None
+                if segment.files is not None
             }
     except StartRefusedError as error:
         refused = error

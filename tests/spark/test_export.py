@@ -54,7 +54,7 @@ def test_tables_written_on_spark_equal_the_records(
     spark: SparkSession, tmp_path: Path, form: str, history: str
 ) -> None:
     class Session(Engine):
-        on_spark = True
+        on_spark, threads = True, None
 
         def start(self, *_given: object, **options: Any) -> AbstractContextManager[Workers]:
             return session_workers(spark, outputs=options["outputs"])
