@@ -194,26 +194,26 @@ class SchemaList(Result):
     def headline(self) -> str:
         """The number of versions, and whether schemas are missing."""
         subjects = len({version.subject for version in self._versions})
-        text = f"{plural(len(self._versions), 'version')} of {plural(subjects, 'subject')}"
+        headline = f"{plural(len(self._versions), 'version')} of {plural(subjects, 'subject')}"
         bad_uses, resolved_ids = self._bad_uses, self._resolved_ids
         if self.records is None:
-            text += "; records were not read"
+            headline += "; records were not read"
         elif bad_uses:
             verb = "is" if len(bad_uses) == 1 else "are"
-            text += f"; {plural(len(bad_uses), 'schema')} {verb} missing or unusable, "
-            text += f"such as {_format_use(bad_uses[0])}"
+            headline += f"; {plural(len(bad_uses), 'schema')} {verb} missing or unusable, "
+            headline += f"such as {_format_use(bad_uses[0])}"
         elif self._subject is not None:
-            text += f"; used by {plural(resolved_ids, 'key or value', 'keys and values')}"
+            headline += f"; used by {plural(resolved_ids, 'key or value', 'keys and values')}"
         elif resolved_ids:
             values = plural(resolved_ids, "key or value", "keys and values")
-            text += f"; every schema of {values} was found"
+            headline += f"; every schema of {values} was found"
         else:
-            text += f"; {plural(self.records, 'record')} without schema IDs"
+            headline += f"; {plural(self.records, 'record')} without schema IDs"
         skipped = self._faults.total
-        text += f"; {plural(skipped, 'corrupt or unreadable range')} skipped" if skipped else ""
+        headline += f"; {plural(skipped, 'corrupt or unreadable range')} skipped" if skipped else ""
         malformed = len(self._schemas.unreadable)
-        text += f"; {plural(malformed, 'malformed schema record')}" if malformed else ""
-        return text if self._output is None else f"{text}; written to {self._output}"
+        headline += f"; {plural(malformed, 'malformed schema record')}" if malformed else ""
+        return headline if self._output is None else f"{headline}; written to {self._output}"
 
     @property
     def _resolved_ids(self) -> int:
@@ -283,8 +283,8 @@ class SchemaList(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage for missing schemas, unreadable records and lost offsets."""
-        places = (*self.unread, *self._missing.lost, *self._bad_uses, *self._schemas.unreadable)
-        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
+        failures = (*self.unread, *self._missing.lost, *self._bad_uses, *self._schemas.unreadable)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(failures)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -413,19 +413,19 @@ def _format_subject(
     """Return a subject with its versions, such as ``1 (id 7), 2 (id 8, deleted)``."""
     types = sorted({version.schema.type.value for version in versions})
     numbers = ", ".join(map(_format_version, versions))
-    text = f"{subject}: {' or '.join(types)}, version {numbers}"
+    subject_text = f"{subject}: {' or '.join(types)}, version {numbers}"
     settings_text = "" if settings is None else _format_settings(settings)
-    return f"{text}; {settings_text}" if settings_text else text
+    return f"{subject_text}; {settings_text}" if settings_text else subject_text
 
 
 def _format_version(version: Version) -> str:
     schema = version.schema
-    parts = [] if schema.schema_id is None else [f"id {schema.schema_id}"]
-    parts += [version.state.value] if version.state is not VersionState.LIVE else []
+    details = [] if schema.schema_id is None else [f"id {schema.schema_id}"]
+    details += [version.state.value] if version.state is not VersionState.LIVE else []
     if schema.references:
         names = [reference.name for reference in schema.references]
-        parts.append(f"refers to {first_of(names, 3)}")
-    return f"{version.version} ({', '.join(parts)})" if parts else str(version.version)
+        details.append(f"refers to {first_of(names, 3)}")
+    return f"{version.version} ({', '.join(details)})" if details else str(version.version)
 
 
 _LABELS = {
@@ -437,11 +437,11 @@ _LABELS = {
 
 def _format_topic(topic: str, uses: Iterable[SchemaUse]) -> str:
     """Return the schemas of a topic, such as ``keys id 1 (9); values 9 null``."""
-    parts = (
+    part_texts = (
         f"{part}s {', '.join(map(_format_count, part_uses))}"
         for part, part_uses in groupby(uses, lambda use: use.part)
     )
-    return f"{topic}: {'; '.join(parts)}"
+    return f"{topic}: {'; '.join(part_texts)}"
 
 
 def _format_count(use: SchemaUse) -> str:

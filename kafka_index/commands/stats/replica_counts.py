@@ -329,9 +329,9 @@ def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) 
         except KafkaIndexError as error:
             counts.faults.add(without_frames(error))
     segments = part.files.segments
-    ends = [*(segment.base_offset for segment in segments[1:]), part.end_offset]
-    for segment, end in zip(segments, ends, strict=True):
-        counter = _SegmentCounter(counts, part.files, segment, end, settings, cleanable)
+    end_offsets = [*(segment.base_offset for segment in segments[1:]), part.end_offset]
+    for segment, end_offset in zip(segments, end_offsets, strict=True):
+        counter = _SegmentCounter(counts, part.files, segment, end_offset, settings, cleanable)
         try:
             counter.run()
         except KafkaIndexError as error:
@@ -423,7 +423,7 @@ class _SegmentCounter:
                 self._counts.producers.add(hash_longs(np.unique(producers)))
             self._add_offsets(window.batches)
             if self._reads_records:
-                self._read(window, groups)
+                self._count_window_records(window, groups)
             elif uncountable:
                 self._read_uncountable(window, groups)
         self._counts.segments.append(
@@ -442,26 +442,25 @@ class _SegmentCounter:
         if end_offset > counts.end_offset:
             counts.end_offset, counts.epoch = end_offset, int(batches.leader_epoch[-1])
         if int(batches.last_offset[0]) < self._start:
-            before = batches.last_offset < self._start
-            counts.deleted_bytes += int(batches.size_bytes[before].sum())
+            is_before_start = batches.last_offset < self._start
+            counts.deleted_bytes += int(batches.size_bytes[is_before_start].sum())
 
     def _read_uncountable(self, source: WindowBatches, groups: Longs) -> None:
         """Count the records of batches whose headers do not contain the number of records."""
         batches = source.batches
         is_message = batches.control_type == CONTROL_MESSAGE
         spans_start = ~is_message & (batches.base_offset < self._start) & ~batches.is_control
-        rows = np.flatnonzero(
-            (are_compressed_messages(batches) | spans_start) & (groups != NOT_COUNTED)
-        )
-        self._decode(source.select(rows), groups[rows])
+        is_uncountable = are_compressed_messages(batches) | spans_start
+        rows = np.flatnonzero(is_uncountable & (groups != NOT_COUNTED))
+        self._count_records(source.select(rows), groups[rows])
 
-    def _read(self, source: WindowBatches, groups: Longs) -> None:
+    def _count_window_records(self, source: WindowBatches, groups: Longs) -> None:
         """Count the records of the counted batches, except for control batches."""
         is_counted = groups != NOT_COUNTED
         if self._settings.parts & RecordParts.VALUES:
             self._add_overhead(source, groups, is_counted)
         rows = np.flatnonzero(is_counted & ~source.batches.is_control)
-        self._decode(source.select(rows), groups[rows])
+        self._count_records(source.select(rows), groups[rows])
 
     def _add_overhead(
         self, source: WindowBatches, groups: Longs, is_counted: NDArray[np.bool_]
@@ -478,7 +477,7 @@ class _SegmentCounter:
             self._counts.compaction.batches += int(is_data.sum())
             self._counts.compaction.size_bytes += int(batches.size_bytes[is_data].sum())
 
-    def _decode(self, source: WindowBatches, groups: Longs) -> None:
+    def _count_records(self, source: WindowBatches, groups: Longs) -> None:
         batches = source.batches
         if not batches.rows:
             return
@@ -521,8 +520,8 @@ class _SegmentCounter:
                 groups,
                 chunk.offsets,
                 chunk.timestamps_ms,
-                _lengths(chunk.keys),
-                _lengths(chunk.values),
+                _value_sizes(chunk.keys),
+                _value_sizes(chunk.values),
                 _header_sizes(chunk),
                 sums,
                 self._counts.key_sizes,
@@ -559,7 +558,7 @@ class _SegmentCounter:
         counts.keys.add(hashes, rows)
 
 
-def _lengths(column: pa.Array) -> Longs:
+def _value_sizes(column: pa.Array) -> Longs:
     """Return the lengths of values in bytes, -1 for null."""
     lengths: Longs = pc.fill_null(pc.binary_length(column), -1).to_numpy().astype(np.int64)
     return lengths

@@ -204,11 +204,13 @@ def make_row(
     first and the last timestamp.
     """
     total = sums.sum(axis=0)
-    batches, records, size_bytes = (int(total[at]) for at in (SUM_BATCHES, SUM_RECORDS, SUM_BYTES))
-    last = int(sums[:, SUM_LAST_TIME].max(initial=-1))
-    first = int(sums[:, SUM_FIRST_TIME].min(initial=np.iinfo(np.int64).max))
-    has_times = 0 <= first <= last
-    span_ms = length_ms or (last - first if has_times else 0)
+    batches, records, size_bytes = (
+        int(total[column]) for column in (SUM_BATCHES, SUM_RECORDS, SUM_BYTES)
+    )
+    last_time = int(sums[:, SUM_LAST_TIME].max(initial=-1))
+    first_time = int(sums[:, SUM_FIRST_TIME].min(initial=np.iinfo(np.int64).max))
+    has_times = 0 <= first_time <= last_time
+    span_ms = length_ms or (last_time - first_time if has_times else 0)
     transactional = int(total[SUM_TRANSACTIONAL_RECORDS])
     data_batches = batches - int(total[SUM_CONTROL_BATCHES])
     columns: dict[str, Any] = {
@@ -233,8 +235,8 @@ def make_row(
         batches=batches,
         control_batches=int(total[SUM_CONTROL_BATCHES]),
         records_per_batch=records / data_batches if data_batches else None,
-        first_timestamp_ms=first if has_times else None,
-        last_timestamp_ms=last if has_times else None,
+        first_timestamp_ms=first_time if has_times else None,
+        last_timestamp_ms=last_time if has_times else None,
         records_per_second=1000 * records / span_ms if span_ms else None,
         bytes_per_day=_DAY_MS * size_bytes / span_ms if span_ms else None,
         transactional_records=transactional,
@@ -289,7 +291,11 @@ def _schema_name(key: SchemaKey) -> str:
 def _format_histogram(bins: Longs) -> str:
     """Format the counts of bins as JSON, keyed by the smallest size of a bin."""
     return json.dumps(
-        {str(0 if at == 0 else 1 << (at - 1)): int(bins[at]) for at in range(SIZE_BINS) if bins[at]}
+        {
+            str(0 if size_bin == 0 else 1 << (size_bin - 1)): int(bins[size_bin])
+            for size_bin in range(SIZE_BINS)
+            if bins[size_bin]
+        }
     )
 
 
@@ -363,14 +369,14 @@ class LogStats(Result):
     def headline(self) -> str:
         """The number of records, bytes, topics and skipped ranges."""
         counts = self.counts
-        text = (
+        counts_text = (
             f"{plural(counts['records'], 'record')} of {plural(counts['topics'], 'topic')}, "
             f"{format_bytes(self.sizes_bytes['batches'])} in "
             f"{plural(counts['batches'], 'batch', 'batches')}"
         )
         skipped = self._faults.total
         noun = plural(skipped, "corrupt or unreadable range")
-        return f"{text}; {noun} skipped" if skipped else text
+        return f"{counts_text}; {noun} skipped" if skipped else counts_text
 
     @property
     def statuses(self) -> list[Status]:
@@ -464,8 +470,8 @@ class LogStats(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage for corrupt ranges and lost offsets, the environment for failed reads."""
-        places = (*self.unread, *self._missing.lost)
-        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
+        failures = (*self.unread, *self._missing.lost)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(failures)
 
     @property
     def missing_offsets(self) -> MissingOffsets:
@@ -497,8 +503,12 @@ class LogStats(Result):
 def _row_name(row: StatsRow) -> str:
     name = row.topic if row.partition is None else f"{row.topic}-{row.partition}"
     if row.start_timestamp_ms is not None:
-        text = format_time(row.start_timestamp_ms)
-        return f"{name} {row.start_timestamp_ms} ms" if text is None else f"{name} {text[:16]}"
+        start_time = format_time(row.start_timestamp_ms)
+        return (
+            f"{name} {row.start_timestamp_ms} ms"
+            if start_time is None
+            else f"{name} {start_time[:16]}"
+        )
     if row.broker is None:
         return name
     return f"{name} on broker {row.broker}" if row.broker.isdecimal() else f"{name} in {row.broker}"
@@ -506,9 +516,9 @@ def _row_name(row: StatsRow) -> str:
 
 def _describe_row(row: StatsRow) -> str:
     """Return the codecs, rates and other numbers of a row as text."""
-    parts = []
+    details = []
     if row.stays_bytes is not None:
-        parts.append(
+        details.append(
             f"{format_bytes(row.stays_bytes)} remain "
             f"({plural(row.stays_records or 0, 'record')}), "
             f"{format_bytes(row.goes_bytes or 0)} deleted ({format_count(row.goes_records or 0)})"
@@ -516,24 +526,24 @@ def _describe_row(row: StatsRow) -> str:
     if row.codecs:
         total = sum(size for _, size in row.codecs)
         shares = [(name, size / total) for name, size in row.codecs]
-        parts.append(
+        details.append(
             ", ".join(f"{name} {share:.0%}" for name, share in shares if share >= _MIN_SHOWN_SHARE)
         )
     if row.compression_ratio is not None:
-        parts.append(f"compression ratio {row.compression_ratio:.1f}")
+        details.append(f"compression ratio {row.compression_ratio:.1f}")
     if row.distinct_keys is not None:
         prefix = "about " if row.distinct_keys_error else ""
-        parts.append(f"{prefix}{plural(row.distinct_keys, 'distinct key')}")
+        details.append(f"{prefix}{plural(row.distinct_keys, 'distinct key')}")
     if row.transactional_share:
-        parts.append(f"{row.transactional_share:.0%} transactional")
+        details.append(f"{row.transactional_share:.0%} transactional")
     if row.records_per_second is not None:
         rate = row.records_per_second
-        parts.append(
+        details.append(
             f"{rate:,.0f} records/s" if rate >= _MIN_INTEGER_RATE else f"{rate:.3g} records/s"
         )
     if row.reason is not None:
-        parts.append(row.status)
-    return "; ".join(parts)
+        details.append(row.status)
+    return "; ".join(details)
 
 
 def _format_error(error: int) -> str:

@@ -295,10 +295,10 @@ class _Totals:
         sums, times = total.counts.totals.sums, total.counts.totals.times
         columns, cumulative_bytes = fault_columns(total.counts.faults), 0
         length_ms = self._request.by.milliseconds
-        for at in np.argsort(times).tolist():
-            row = make_row(topic, sums[at : at + 1], None, self._request, length_ms)
+        for group in np.argsort(times).tolist():
+            row = make_row(topic, sums[group : group + 1], None, self._request, length_ms)
             cumulative_bytes += row.size_bytes
-            start_timestamp_ms = int(times[at])
+            start_timestamp_ms = int(times[group])
             yield replace(
                 row,
                 start_timestamp_ms=None if start_timestamp_ms < 0 else start_timestamp_ms,
@@ -331,17 +331,17 @@ class _Totals:
         else:
             # The broker deletes only segments that are in remote storage.
             ends = [*bases[1:], counts.end_offset]
-            uploaded = sum(end - 1 <= tiered_end_offset for end in ends)
+            uploaded = sum(end_offset - 1 <= tiered_end_offset for end_offset in ends)
             deleted = count_expired_uploads(
                 sizes_bytes, deleted, uploaded, max_bytes, max_ms, *limits
             )
-        end = bases[deleted] if deleted < len(bases) else max(counts.end_offset, start)
+        end_offset = bases[deleted] if deleted < len(bases) else max(counts.end_offset, start)
         return Remainder(
             stays_bytes=sum(sizes_bytes[deleted:]),
             goes_bytes=sum(sizes_bytes[:deleted]),
             stays_records=sum(segment.records for segment in segments[deleted:]),
             goes_records=sum(segment.records for segment in segments[:deleted]),
-            log_start_after=max(start, end) if deleted else start,
+            log_start_after=max(start, end_offset) if deleted else start,
         )
 
 

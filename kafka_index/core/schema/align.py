@@ -74,24 +74,24 @@ class Shape:
     depth: int = 0
 
     @classmethod
-    def of_leaf(cls, arrow_type: pa.DataType) -> Shape:
+    def make_leaf(cls, arrow_type: pa.DataType) -> Shape:
         """Return the shape of a value without members."""
         return cls(Form.LEAF, arrow_type)
 
     @classmethod
-    def of_struct(cls, members: Sequence[Member], form: Form = Form.STRUCT) -> Shape:
+    def make_struct(cls, members: Sequence[Member], form: Form = Form.STRUCT) -> Shape:
         """Return the shape of a struct or a union."""
         fields = [pa.field(member.name, member.shape.type) for member in members]
         return cls._from_members(form, pa.struct(fields), *members)
 
     @classmethod
-    def of_list(cls, element: Shape) -> Shape:
+    def make_list(cls, element: Shape) -> Shape:
         """Return the shape of a list."""
         arrow_type = pa.list_(pa.field(ELEMENT, element.type))
         return cls._from_members(Form.LIST, arrow_type, Member("", element))
 
     @classmethod
-    def of_map(cls, key: Shape, value: Shape) -> Shape:
+    def make_map(cls, key: Shape, value: Shape) -> Shape:
         """Return the shape of a map."""
         arrow_type = pa.map_(key.type, pa.field("value", value.type))
         return cls._from_members(Form.MAP, arrow_type, Member("", key), Member("", value))
@@ -103,7 +103,7 @@ class Shape:
         size = 1 + sum(member.shape.size for member in members)
         return cls(form, arrow_type, members, size, depth)
 
-    def checked(self) -> Self:
+    def check_limits(self) -> Self:
         """Return the shape; raises `BadSchemaError` for too many types or levels.
 
         A schema may use a named type several times, so that types may double with each level.
@@ -130,7 +130,7 @@ class Shape:
         if selection is None:
             return self
         if self.is_struct:
-            return Shape.of_struct(
+            return Shape.make_struct(
                 [
                     replace(member, shape=member.shape.select(selection[member.name]))
                     for member in self.members
@@ -139,10 +139,10 @@ class Shape:
                 self.form,
             )
         if self.form is Form.LIST:
-            return Shape.of_list(self.members[0].shape.select(selection[""]))
+            return Shape.make_list(self.members[0].shape.select(selection[""]))
         if self.form is Form.MAP:
             key, value = (member.shape for member in self.members)
-            return Shape.of_map(key, value.select(selection[""]))
+            return Shape.make_map(key, value.select(selection[""]))
         return self
 
 
@@ -259,7 +259,7 @@ def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
     form = next(iter(forms), Form.LEAF)
     if form is Form.LEAF:
         arrow_type = reduce(_wider_type, [shape.type for shape in shapes])
-        target = Shape.of_leaf(arrow_type)
+        target = Shape.make_leaf(arrow_type)
         return target, [Plan(target, (), shape.type == arrow_type) for shape in shapes]
     if form in (Form.STRUCT, Form.UNION):
         target, plans = _join_structs(typed_shapes, form)
@@ -267,7 +267,9 @@ def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
         inner_members = zip(*(shape.members for shape in typed_shapes), strict=True)
         joined = [_join_shapes([member.shape for member in members]) for members in inner_members]
         inner_shapes = [shape for shape, _ in joined]
-        target = Shape.of_list(*inner_shapes) if form is Form.LIST else Shape.of_map(*inner_shapes)
+        target = (
+            Shape.make_list(*inner_shapes) if form is Form.LIST else Shape.make_map(*inner_shapes)
+        )
         plans = []
         for number, shape in enumerate(typed_shapes):
             sources = tuple(("", inner_plans[number]) for _, inner_plans in joined)
@@ -351,7 +353,7 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         (column for joined_columns in columns_by_identity.values() for column in joined_columns),
         key=order,
     )
-    target = Shape.of_struct(
+    target = Shape.make_struct(
         [
             replace(column.members[column.newest], name=column.name, shape=column.shape)
             for column in columns

@@ -282,7 +282,7 @@ class AvroSchema:
             for reference in references:
                 parser.parse(json.loads(reference))
             self._root = parser.parse(json.loads(text))
-            self.shape = _build_shape(self._root, ()).checked()
+            self.shape = _build_shape(self._root, ()).check_limits()
             for node in parser.records:
                 if node.is_text and node.fields:
                     node.json_text = _json_converter(node)
@@ -329,31 +329,33 @@ def _branch_names(node: _AvroType) -> list[str | None]:
 def _build_shape(node: _AvroType, parents: tuple[_AvroType, ...]) -> Shape:  # noqa: PLR0911
     match node.kind:
         case "null":
-            return Shape.of_leaf(pa.null())
+            return Shape.make_leaf(pa.null())
         case "record":
             if node in parents or not node.fields:
                 node.is_text = True
-                return Shape.of_leaf(pa.string())
+                return Shape.make_leaf(pa.string())
             ancestors = (*parents, node)
             members = [
                 Member(name, _build_shape(field_type, ancestors), aliases)
                 for name, field_type, aliases in node.fields
             ]
-            return Shape.of_struct(members).checked()
+            return Shape.make_struct(members).check_limits()
         case "array":
-            return Shape.of_list(_build_shape(node.children[0], parents))
+            return Shape.make_list(_build_shape(node.children[0], parents))
         case "map":
-            return Shape.of_map(Shape.of_leaf(pa.string()), _build_shape(node.children[0], parents))
+            return Shape.make_map(
+                Shape.make_leaf(pa.string()), _build_shape(node.children[0], parents)
+            )
         case "union" if len(node.children) == 1 or _is_nullable(node):
             child = node.children[0] if len(node.children) == 1 else _non_null_branch(node)
             return _build_shape(child, parents)
         case "union":
             branches = zip(_branch_names(node), node.children, strict=True)
-            return Shape.of_struct(
+            return Shape.make_struct(
                 [Member(name, _build_shape(child, parents)) for name, child in branches if name],
                 Form.UNION,
             )
-    return Shape.of_leaf(_select_leaf(node).type)
+    return Shape.make_leaf(_select_leaf(node).type)
 
 
 def _min_size_bytes(node: _AvroType, parents: tuple[_AvroType, ...] = ()) -> int:
@@ -616,16 +618,16 @@ def _build_array(memory: ColumnMemory, column: _Column, arrow_type: pa.DataType)
     if pa.types.is_struct(arrow_type):
         members = zip(column.children, arrow_type, strict=True)
         children = [_build_array(memory, child, member.type) for child, member in members]
-        return memory.nested(column, arrow_type, *children)
+        return memory.build_nested(column, arrow_type, *children)
     if pa.types.is_list(arrow_type):
         elements = _build_array(memory, column.children[0], arrow_type.value_type)
-        return memory.nested(column, arrow_type, elements)
+        return memory.build_nested(column, arrow_type, elements)
     if pa.types.is_map(arrow_type):
         fields = [arrow_type.key_field, arrow_type.item_field]
         members = zip(column.children, fields, strict=True)
         children = [_build_array(memory, child, member.type) for child, member in members]
         entries = pa.StructArray.from_arrays(children, fields=fields)
-        return memory.nested(column, arrow_type, entries)
+        return memory.build_nested(column, arrow_type, entries)
     return _build_leaf_array(memory, column, arrow_type)
 
 
@@ -633,14 +635,16 @@ def _build_leaf_array(memory: ColumnMemory, column: _Column, arrow_type: pa.Data
     node = column.node
     if node.kind == "enum":
         symbols = pa.array(node.symbols or ("",), pa.string())
-        numbers = memory.numbers(column, pa.int32())
+        numbers = memory.build_numbers(column, pa.int32())
         return pa.DictionaryArray.from_arrays(numbers, symbols).dictionary_decode()
     if not pa.types.is_string(arrow_type) or node.kind == "string":
-        return (memory.binary if column.has_data else memory.numbers)(column, arrow_type)
+        return (memory.build_binary if column.has_data else memory.build_numbers)(
+            column, arrow_type
+        )
     if column.has_data:
-        array = memory.binary(column, pa.binary())
+        array = memory.build_binary(column, pa.binary())
     else:
-        array = memory.numbers(column, pa.binary(node.size))
+        array = memory.build_numbers(column, pa.binary(node.size))
     if node.kind == "record" and not node.fields:
         return pc.if_else(array.is_valid(), "{}", pa.scalar(None, pa.string()))
     to_text = _text_converter(node)

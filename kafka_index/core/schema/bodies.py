@@ -52,7 +52,7 @@ class Bodies:
         return self.data[self.starts[row] : self.ends[row]].tobytes()
 
     @classmethod
-    def of_array(cls, values: pa.Array) -> Self:
+    def from_array(cls, values: pa.Array) -> Self:
         """Return all bytes of the rows of a binary array."""
         data, starts, ends = binary_buffers(values)
         if values.null_count:

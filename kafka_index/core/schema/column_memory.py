@@ -197,7 +197,7 @@ class ColumnMemory:
         np.cumsum(sizes, out=offsets[1:])
         return pa.py_buffer(offsets)
 
-    def binary(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
+    def build_binary(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
         """Return a column of bytes or strings."""
         data = self._data[column.number]
         assert data is not None  # noqa: S101, because mypy needs it
@@ -206,7 +206,7 @@ class ColumnMemory:
         buffers = [validity, self.offsets(column), pa.py_buffer(data[:used_bytes])]
         return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
-    def numbers(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
+    def build_numbers(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
         """Return a column of numbers of a fixed width; bools have a byte each."""
         values = self.values(column)
         if pa.types.is_boolean(arrow_type):
@@ -215,7 +215,9 @@ class ColumnMemory:
         buffers = [validity, pa.py_buffer(values)]
         return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
-    def nested(self, column: ColumnSpec, arrow_type: pa.DataType, *children: pa.Array) -> pa.Array:
+    def build_nested(
+        self, column: ColumnSpec, arrow_type: pa.DataType, *children: pa.Array
+    ) -> pa.Array:
         """Return a struct of its members, a list of its elements, or a map of its entries."""
         validity, nulls = self.validity(column)
         buffers = [validity] if pa.types.is_struct(arrow_type) else [validity, self.offsets(column)]

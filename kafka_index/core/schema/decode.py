@@ -99,7 +99,7 @@ class Writer(NamedTuple):
         return f"{key_kind}:{value}:{'.'.join(map(str, self.path))}"
 
     @classmethod
-    def of_text(cls, text: str) -> Self:
+    def parse(cls, text: str) -> Self:
         """Parse the text of a writer; raises `ValueError` if it is malformed."""
         key_kind, value, path = text.split(":")
         key = None
@@ -539,7 +539,7 @@ class TypedColumn:
             Member(name, shape)
             for name, shape in zip(self._type_names, self._type_shapes, strict=True)
         ]
-        return Shape.of_struct(members, Form.UNION)
+        return Shape.make_struct(members, Form.UNION)
 
     def _group_selection(self, group: int) -> Selection:
         """Return the selected members of a type; {} if only members of other types are selected."""
@@ -555,7 +555,7 @@ class TypedColumn:
         `DecodedTooLargeError` if the values of more than one row exceed the memory limit.
         """
         column = DecodedColumn.undecoded(values)
-        bodies = Bodies.of_array(values)
+        bodies = Bodies.from_array(values)
         topic_writers = self._topics.get(topic, TopicWriters())
         if topic in self._topic_schemas and not (self._has_frames and topic_writers.has_ids):
             self._assign_writer(

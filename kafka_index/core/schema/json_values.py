@@ -76,14 +76,14 @@ class _JsonType:
                     Member(name, member_type.shape) for name, member_type in self.members.items()
                 ]
                 if self.has_additional:
-                    members.append(Member(self.additional, Shape.of_leaf(pa.string())))
+                    members.append(Member(self.additional, Shape.make_leaf(pa.string())))
                 form = Form.STRUCT if self.kind == "object" else Form.UNION
-                return Shape.of_struct(members, form)
+                return Shape.make_struct(members, form)
             case "map":
-                return Shape.of_map(Shape.of_leaf(pa.string()), self.members[""].shape)
+                return Shape.make_map(Shape.make_leaf(pa.string()), self.members[""].shape)
             case "array":
-                return Shape.of_list(self.members[""].shape)
-        return Shape.of_leaf(_LEAVES[self.kind])
+                return Shape.make_list(self.members[""].shape)
+        return Shape.make_leaf(_LEAVES[self.kind])
 
     @property
     def additional(self) -> str:
@@ -121,7 +121,7 @@ class JsonSchema:
                 for name, document_text in {**(references or {}), "": text}.items()
             }
             self._type = self._parse_type(self._documents[""], "", ())
-            self.shape = self._type.shape.checked()
+            self.shape = self._type.shape.check_limits()
         except (ValueError, RecursionError) as error:
             raise BadSchemaError(f"the text is not a JSON Schema: {error}") from error
         root = self._documents[""]

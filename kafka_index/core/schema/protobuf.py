@@ -141,7 +141,7 @@ class _Field:
     @property
     def shape(self) -> Shape:
         is_list = self.is_repeated and self.value.kind != "entry"
-        return Shape.of_list(self.value.shape) if is_list else self.value.shape
+        return Shape.make_list(self.value.shape) if is_list else self.value.shape
 
 
 class ProtobufFile:
@@ -314,15 +314,17 @@ def _message_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
             found=name,
         )
     if name in _JSON_TYPES or name in parents or not names:
-        return _FieldType("json", Shape.of_leaf(pa.string()), _MESSAGE, descriptor)
+        return _FieldType("json", Shape.make_leaf(pa.string()), _MESSAGE, descriptor)
     fields = [_parse_field(member, (*parents, name)) for member in descriptor.fields]
     if name == _TIMESTAMP and names == ["seconds", "nanos"]:
-        shape = Shape.of_leaf(pa.timestamp("us", "UTC"))
+        shape = Shape.make_leaf(pa.timestamp("us", "UTC"))
         return _FieldType("timestamp", shape, _MESSAGE, descriptor, fields)
     if name in _WRAPPERS and names == ["value"]:
         return _FieldType("wrapper", fields[0].shape, _MESSAGE, descriptor, fields)
     members = [Member(member.name, member.shape, number=member.number) for member in fields]
-    return _FieldType("message", Shape.of_struct(members).checked(), _MESSAGE, descriptor, fields)
+    return _FieldType(
+        "message", Shape.make_struct(members).check_limits(), _MESSAGE, descriptor, fields
+    )
 
 
 def _parse_field(descriptor: Any, parents: tuple[str, ...]) -> _Field:
@@ -340,15 +342,15 @@ def _parse_field(descriptor: Any, parents: tuple[str, ...]) -> _Field:
 def _field_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
     message = descriptor.message_type
     if descriptor.type == _ENUM:
-        return _FieldType("enum", Shape.of_leaf(pa.string()), _INT32, descriptor.enum_type)
+        return _FieldType("enum", Shape.make_leaf(pa.string()), _INT32, descriptor.enum_type)
     if message is None:
-        return _FieldType("scalar", Shape.of_leaf(_SCALARS[descriptor.type][0]), descriptor.type)
+        return _FieldType("scalar", Shape.make_leaf(_SCALARS[descriptor.type][0]), descriptor.type)
     if message.GetOptions().map_entry:
         key, value = (
             _Field(entry_field.name, entry_field.number, _field_type(entry_field, parents))
             for entry_field in message.fields
         )
-        shape = Shape.of_map(key.shape, value.shape)
+        shape = Shape.make_map(key.shape, value.shape)
         return _FieldType("entry", shape, _MESSAGE, fields=[key, value])
     return replace(_message_type(message, parents), number=descriptor.type)
 
@@ -372,7 +374,7 @@ def _select_fields(field_type: _FieldType, selection: Selection) -> _FieldType:
             fields.append(replace(member, value=_select_fields(member.value, member_selection)))
         elif member.oneof in oneofs:
             # A field of a oneof clears the earlier fields of the oneof.
-            skipped_type = _FieldType("none", Shape.of_leaf(pa.null()), member.value.number)
+            skipped_type = _FieldType("none", Shape.make_leaf(pa.null()), member.value.number)
             fields.append(replace(member, value=skipped_type, is_repeated=False))
     return replace(field_type, shape=shape, fields=fields)
 
@@ -456,7 +458,7 @@ class _Compiler:
         arrow_type = member.shape.type
         if member.value.kind == "entry":
             return lambda memory: _build_map_array(memory, lengths, arrow_type, build(memory))
-        return lambda memory: memory.nested(lengths, arrow_type, build(memory))
+        return lambda memory: memory.build_nested(lengths, arrow_type, build(memory))
 
     def _add_value(
         self, field_type: _FieldType, level: int, entry: list[int], *, has_presence: bool
@@ -483,7 +485,7 @@ def _build_message_array(
     children = [build(memory) for build in builders]
     match message_type.kind:
         case "message":
-            return memory.nested(column, message_type.shape.type, *children)
+            return memory.build_nested(column, message_type.shape.type, *children)
         case "entry":
             fields = [message_type.shape.type.key_field, message_type.shape.type.item_field]
             return pa.StructArray.from_arrays(children, fields=fields)
@@ -500,14 +502,16 @@ def _build_message_array(
 
 def _build_leaf_array(column: ColumnSpec, field_type: _FieldType, memory: ColumnMemory) -> pa.Array:
     if field_type.kind == "enum":
-        return _enum_names(memory.numbers(column, pa.int32()), field_type.descriptor)
+        return _enum_names(memory.build_numbers(column, pa.int32()), field_type.descriptor)
     if field_type.kind == "json":
         message = _message_class(field_type.descriptor)
-        bodies = memory.binary(column, pa.binary()).to_pylist()
+        bodies = memory.build_binary(column, pa.binary()).to_pylist()
         return pa.array(
             [None if body is None else _format_json(message, body) for body in bodies], pa.string()
         )
-    return (memory.binary if column.has_data else memory.numbers)(column, field_type.shape.type)
+    return (memory.build_binary if column.has_data else memory.build_numbers)(
+        column, field_type.shape.type
+    )
 
 
 def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
@@ -538,7 +542,7 @@ def _build_map_array(
     """Return maps with their entries sorted by key; of entries with one key, the last remains."""
     sizes = memory.values(column).view(np.int32)
     if len(entries) < 2 or sizes.max() < 2:
-        return memory.nested(column, arrow_type, entries)
+        return memory.build_nested(column, arrow_type, entries)
     rows = np.repeat(np.arange(len(sizes)), sizes)
     row_keys = pa.table({"row": pa.array(rows), "key": entries.field("key")})
     order = pc.sort_indices(row_keys, sort_keys=[("row", "ascending"), ("key", "ascending")])
@@ -549,7 +553,7 @@ def _build_map_array(
     if not is_last.all():
         entries = entries.filter(pa.array(is_last))
         sizes[:] = np.bincount(rows[is_last], minlength=len(sizes))
-    return memory.nested(column, arrow_type, entries)
+    return memory.build_nested(column, arrow_type, entries)
 
 
 class MessageDecoder:
