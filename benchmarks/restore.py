@@ -20,7 +20,7 @@ import numpy as np
 
 from benchmarks.dumps import build
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.partition import restore_on
+from kafka_index.commands.restore.partition import engine_runner
 from kafka_index.commands.restore.request import Link, RestoreRequest
 from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.recovery.settings import BuildSettings
@@ -76,8 +76,8 @@ def _build(dump: Path, output: Path) -> None:
 
 def _restore(dump: Path, output: Path, link: Link) -> None:
     job = RestoreJob.prepare(RestoreRequest(inputs=(str(dump),), output=str(output), link=link))
-    result = job.run(restore_on(ThreadEngine(1)))
-    if any(each.is_left_out or each.lost for each in result.partitions):
+    result = job.run(engine_runner(ThreadEngine(1)))
+    if any(each.is_skipped or each.lost for each in result.partitions):
         raise RuntimeError(f"{dump} was not restored")
 
 

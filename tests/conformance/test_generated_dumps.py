@@ -75,7 +75,7 @@ def differences(reference: KafkaReference, root: Path, seed: str) -> list[str]:
     dump = draw_dump(root, seed)
     salvage = (Salvage.BATCHES, Salvage.PREFIX)[len(dump.changes) % 2]
     result = restore(tuple(dump.copies), root / "out", salvage)
-    if result.is_left_out:
+    if result.is_skipped:
         return []
     whole = {each[0].first: b"".join(one.data for one in each) for each in dump.history}
     write_partition(root / "whole", whole)

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.partition import restore_on
+from kafka_index.commands.restore.partition import engine_runner
 from kafka_index.commands.restore.request import RestoreRequest, Salvage
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.job.engine import ThreadEngine
@@ -68,7 +68,7 @@ def restored(root: Path, output: Path, case: Case, salvage: Salvage) -> Restored
         salvage=salvage,
         config=KafkaSettings(LogConfig(IndexConfig(index_interval_bytes=case.interval))),
     )
-    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
+    result = RestoreJob.prepare(request).run(engine_runner(ThreadEngine(1)))
     (found,) = result.partitions
     return found
 
@@ -92,7 +92,7 @@ def test_restored_partition_is_loaded_without_changes(
 
     assert files.contents() == before
     directory = output / PARTITION
-    if result.is_left_out:
+    if result.is_skipped:
         assert not directory.exists()
         return
     assert_loaded_as_reported(PartitionFiles(reference, directory), case, result)

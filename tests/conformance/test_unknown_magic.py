@@ -54,7 +54,7 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_skips_it(
 
     alone = restore(damaged, tmp_path / "alone", "--salvage", "batches")
     assert alone.code == 1
-    assert f"offsets 3 to 5 (how many is unknown): {found.found}" in alone.done.stdout
+    assert f"offsets 3 to 5 (unknown number of records): {found.found}" in alone.done.stdout
     filled = restore(damaged, tmp_path / "filled", "--input", other)
     assert filled.code == 0, filled.done.stderr
     assert (tmp_path / "filled" / NAME / f"{0:020d}.log").read_bytes() == WHOLE

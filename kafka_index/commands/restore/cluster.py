@@ -1,7 +1,7 @@
 """The source cluster, and the identity with which a broker starts on the output.
 
-In a fresh cluster, the identity is taken from a formatted directory, or from the dump. In the same
-cluster the metadata log is copied along, and the broker keeps its identity.
+In a fresh cluster, the identity is read from a formatted directory or from the dump. In the same
+cluster, the metadata log is copied, and the broker has the identity of the dump.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ from kafka_index.core.startup.metadata_log import (
 )
 from kafka_index.core.startup.prediction import Refusal
 
-_INT = {
+_INTEGER_RANGES = {
     "compression.zstd.level": (-(1 << 17), 22),
     "compression.lz4.level": (1, 17),
     "index.interval.bytes": (0, INT32_MAX),
@@ -78,7 +78,7 @@ _INT = {
 }
 _BOOLEAN = re.compile("true|false", re.IGNORECASE)
 _THROTTLED = re.compile(r"(\*|(\d+:\d+\s*(,\s*\d+:\d+\s*)*)?)")
-_TEXT = {
+_VALUE_PATTERNS = {
     "cleanup.policy": re.compile(r"(compact|delete)(\s*,\s*(compact|delete))*"),
     "compression.gzip.level": re.compile(r"-1|[1-9]"),
     "compression.type": re.compile("uncompressed|zstd|lz4|snappy|gzip|producer"),
@@ -92,14 +92,14 @@ _TEXT = {
     "remote.storage.enable": _BOOLEAN,
     "unclean.leader.election.enable": _BOOLEAN,
 }
-#: Of topics whose settings are not known: nothing of them is deleted for its age or size.
+#: For topics with unknown settings: disable retention by time and by size.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
-_COMPACT = {"cleanup.policy": "compact"}
-# As GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService create them.
-_INTERNAL = {
-    CONSUMER_OFFSETS_TOPIC: _COMPACT
+_COMPACTED = {"cleanup.policy": "compact"}
+# The settings of GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService.
+_INTERNAL_TOPIC_CONFIGS = {
+    CONSUMER_OFFSETS_TOPIC: _COMPACTED
     | {"compression.type": "producer", "segment.bytes": "104857600"},
-    TRANSACTION_STATE_TOPIC: _COMPACT
+    TRANSACTION_STATE_TOPIC: _COMPACTED
     | {"compression.type": "uncompressed", "segment.bytes": "104857600"},
     SHARE_GROUP_STATE_TOPIC: {
         "cleanup.policy": "delete",
@@ -111,23 +111,32 @@ _INTERNAL = {
 
 
 def check_topic_configs(configs: Mapping[str, str]) -> None:
-    """Check the settings of a topic; raise `ConfigError` if no broker starts with them."""
+    """Check the settings of a topic; raise `ConfigError` if no broker starts with a setting."""
     for name, value in configs.items():
-        text = value.strip()
-        if name in _INT:
-            least, most = _INT[name]
-            number = parse_integer(text)
-            is_valid, expected = number is not None and least <= number <= most, f"{least}..{most}"
-        elif name in _TEXT:
-            is_valid, expected = _TEXT[name].fullmatch(text) is not None, _TEXT[name].pattern
+        stripped = value.strip()
+        if name in _INTEGER_RANGES:
+            minimum, maximum = _INTEGER_RANGES[name]
+            number = parse_integer(stripped)
+            is_valid, expected = (
+                number is not None and minimum <= number <= maximum,
+                f"{minimum}..{maximum}",
+            )
+        elif name in _VALUE_PATTERNS:
+            is_valid, expected = (
+                _VALUE_PATTERNS[name].fullmatch(stripped) is not None,
+                _VALUE_PATTERNS[name].pattern,
+            )
         else:
-            close = difflib.get_close_matches(name, [*_INT, *_TEXT], n=1)
+            similar_names = difflib.get_close_matches(
+                name, [*_INTEGER_RANGES, *_VALUE_PATTERNS], n=1
+            )
             raise ConfigError(
-                f"{name} is not a setting of a topic", hint=f"is it {close[0]}?" if close else None
+                f"{name} is not a topic setting",
+                hint=f"did you mean {similar_names[0]}?" if similar_names else None,
             )
         if not is_valid:
             raise ConfigError(
-                f"{name} has a value with which no broker starts",
+                f"no broker starts with this value of {name}",
                 expected=expected,
                 found=repr(value),
             )
@@ -135,7 +144,7 @@ def check_topic_configs(configs: Mapping[str, str]) -> None:
 
 @dataclass(slots=True)
 class SourceCluster:
-    """The metadata, committed offsets and notes of the cluster of the dumps."""
+    """The metadata and committed offsets of the source cluster, and notes about them."""
 
     image: ClusterImage | None = None
     offsets: Sequence[CommittedOffset] = ()
@@ -151,15 +160,17 @@ class SourceCluster:
         latest = -1
         for directory in dump.metadata_logs:
             try:
-                found = read_metadata([directory], budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
-                raise_retriable(found.faults.first)
+                metadata = read_metadata(
+                    [directory], budget=budget, topics=(CLUSTER_METADATA_TOPIC,)
+                )
+                raise_retriable(metadata.faults.first)
             except KafkaIndexError as error:
                 cluster.notes.append(note_of(error))
                 continue
-            cluster.notes += [f"the metadata log: {each}" for each in found.faults.first]
-            cluster.is_damaged |= bool(found.faults.first)
-            if found.cluster is not None and found.sources[0].end_offset > latest:
-                cluster.image, latest = found.cluster, found.sources[0].end_offset
+            cluster.notes += [f"metadata log: {fault}" for fault in metadata.faults.first]
+            cluster.is_damaged |= bool(metadata.faults.first)
+            if metadata.cluster is not None and metadata.sources[0].end_offset > latest:
+                cluster.image, latest = metadata.cluster, metadata.sources[0].end_offset
         directories = [
             replicas[0].directory
             for partition, replicas in dump.replicas.items()
@@ -167,89 +178,101 @@ class SourceCluster:
         ]
         if directories and with_groups:
             try:
-                found = read_metadata(directories, budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
-                raise_retriable(found.faults.first)
-                cluster.offsets = found.offsets or ()
+                metadata = read_metadata(
+                    directories, budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,)
+                )
+                raise_retriable(metadata.faults.first)
+                cluster.offsets = metadata.offsets or ()
             except KafkaIndexError as error:
                 cluster.notes.append(note_of(error))
         return cluster
 
     def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
-        """Return the settings of logs; the metadata log fills in settings that are not given."""
-        topics = {each.topic for each in dump.replicas}
+        """Return the settings of logs; `config` overrides the settings in the metadata log."""
+        topics = {partition.topic for partition in dump.replicas}
         cluster = FoundCluster(self.image, node_id=node_id_of(dump.directories.values()))
-        assumed = cluster.settings_text(config, topics)
-        if assumed is not None:
-            self.notes.append(assumed)
+        assumption = cluster.settings_text(config, topics)
+        if assumption is not None:
+            self.notes.append(assumption)
         if self.image is None:
             return config
-        found = cluster.settings(config)
+        log_config = cluster.settings(config)
         # A renamed topic keeps its settings.
-        own = {
-            new: found.for_topic(old) for old, new in renames.items() if new not in config.topics
+        renamed_topics = {
+            new: log_config.for_topic(old)
+            for old, new in renames.items()
+            if new not in config.topics
         }
-        return replace(found, topics={**found.topics, **own})
+        return replace(log_config, topics={**log_config.topics, **renamed_topics})
 
     def topic_ids(self) -> dict[str, str]:
         """Return the topic IDs in the metadata log, otherwise in committed offsets."""
-        ids = {one.topic: one.topic_id for one in self.offsets if one.topic_id is not None}
+        ids = {
+            offset.topic: offset.topic_id for offset in self.offsets if offset.topic_id is not None
+        }
         if self.image is not None:
             for topic in self.image.topics.values():
-                named = self.image.topic_named(topic.name)
-                ids[topic.name] = topic.topic_id if named is None else named.topic_id
+                current_topic = self.image.topic_named(topic.name)
+                ids[topic.name] = (
+                    topic.topic_id if current_topic is None else current_topic.topic_id
+                )
         return ids
 
     def committed_epoch(self, partition: TopicPartition) -> int:
-        """Return the largest leader epoch that a group committed; -1 for none."""
+        """Return the largest leader epoch in committed offsets; -1 if there is none."""
         epochs = (
-            one.leader_epoch
-            for one in self.offsets
-            if (one.topic, one.partition) == (partition.topic, partition.partition)
+            offset.leader_epoch
+            for offset in self.offsets
+            if (offset.topic, offset.partition) == (partition.topic, partition.partition)
         )
         return max((epoch for epoch in epochs if epoch is not None), default=-1)
 
-    def groups_of(self, topics: Iterable[str]) -> dict[str, list[str]]:
+    def groups_by_topic(self, topics: Iterable[str]) -> dict[str, list[str]]:
         """Return the groups that committed offsets of topics, keyed by topic."""
-        wanted = set(topics)
-        found: dict[str, set[str]] = {}
-        for one in self.offsets:
-            if one.topic in wanted:
-                found.setdefault(one.topic, set()).add(one.group)
-        return {topic: sorted(groups) for topic, groups in sorted(found.items())}
+        requested_topics = set(topics)
+        groups_by_topic: dict[str, set[str]] = {}
+        for offset in self.offsets:
+            if offset.topic in requested_topics:
+                groups_by_topic.setdefault(offset.topic, set()).add(offset.group)
+        return {topic: sorted(groups) for topic, groups in sorted(groups_by_topic.items())}
 
     def cleanup_policies(
         self, properties: Mapping[str, str] | None, dump: Dump
     ) -> dict[str, str | None]:
-        """Return the cleanup policies of the topics in the metadata log, None if unknown.
+        """Return the cleanup policies by topic in the metadata log; a policy is None if unknown.
 
         `properties` are all settings of the broker.
         """
         image, node_id = self.image or ClusterImage(), node_id_of(dump.directories.values())
         return {
-            each.name: image.cleanup_policy(each.name, properties, node_id)
-            for each in image.topics.values()
+            topic.name: image.cleanup_policy(topic.name, properties, node_id)
+            for topic in image.topics.values()
         }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """Return the leader epoch in the metadata log; -1 if it is unknown."""
+        """Return the leader epoch in the metadata log; -1 if unknown."""
         topic = None if self.image is None else self.image.topic_named(partition.topic)
         image = None if topic is None else topic.partitions.get(partition.partition)
         return -1 if image is None else image.leader_epoch
 
     def partition_count(self, topic: str) -> int:
-        """Return the number of partitions of a topic; 0 if it is unknown."""
-        found = None if self.image is None else self.image.topic_named(topic)
-        return 0 if found is None else max(found.partitions, default=-1) + 1
+        """Return the number of partitions of a topic; 0 if unknown."""
+        topic_image = None if self.image is None else self.image.topic_named(topic)
+        return 0 if topic_image is None else max(topic_image.partitions, default=-1) + 1
 
-    def configs(self, topic: str, given: Mapping[str, str], *, is_compacted: bool) -> TopicConfigs:
+    def configs(
+        self, topic: str, overrides: Mapping[str, str], *, is_compacted: bool
+    ) -> TopicConfigs:
         """Return the settings of a topic."""
         if self.image is None:
-            assumed = _INTERNAL.get(topic, _KEEP_ALL | (_COMPACT if is_compacted else {}))
-            return TopicConfigs({**assumed, **given}, is_assumed=True)
-        found = self.image.topic_configs(topic)
-        known = {name: value for name, value in found.items() if value != HIDDEN}
-        withheld = tuple(sorted(set(found).difference(known, given)))
-        return TopicConfigs({**known, **given}, withheld=withheld)
+            assumed = _INTERNAL_TOPIC_CONFIGS.get(
+                topic, _KEEP_ALL | (_COMPACTED if is_compacted else {})
+            )
+            return TopicConfigs({**assumed, **overrides}, is_assumed=True)
+        topic_configs = self.image.topic_configs(topic)
+        readable_configs = {name: value for name, value in topic_configs.items() if value != HIDDEN}
+        withheld = tuple(sorted(set(topic_configs).difference(readable_configs, overrides)))
+        return TopicConfigs({**readable_configs, **overrides}, withheld=withheld)
 
     def next_producer_id(self, largest: int) -> int:
         """Return the first free producer ID; `largest` is the largest ID in the logs."""
@@ -268,68 +291,84 @@ class TopicConfigs:
 
 def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transaction]:
     """Read the transactions of a data directory; none without ``__transaction_state``."""
-    names = (each.rpartition("-")[0] for each in os.listdir(data))
+    names = (directory_name.rpartition("-")[0] for directory_name in os.listdir(data))
     if TRANSACTION_STATE_TOPIC not in names:
         return ()
-    found = read_metadata([data], budget=budget, topics=(TRANSACTION_STATE_TOPIC,))
-    raise_retriable(found.faults.first)
-    return found.transactions or ()
+    metadata = read_metadata([data], budget=budget, topics=(TRANSACTION_STATE_TOPIC,))
+    raise_retriable(metadata.faults.first)
+    return metadata.transactions or ()
 
 
-#: The broker epoch of a clean shutdown file without one; the shutdown was clean all the same.
+#: The broker epoch if a clean shutdown file contains none.
 NO_BROKER_EPOCH = -2
 CLUSTER_ID, NODE_ID, DIRECTORY_ID = "cluster.id", "node.id", "directory.id"
 VERSION, OLD_NODE_ID = "version", "broker.id"
-#: No epoch is known: the broker registers as after an unclean shutdown.
+#: With an unknown epoch, the broker registers as after an unclean shutdown.
 _UNKNOWN_EPOCH = -1
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """The identity of the output: its ``meta.properties``, empty if it must be formatted."""
+    """The ``meta.properties`` of the output, empty if the output must be formatted."""
 
     properties: Mapping[str, str]
     broker_epoch: int = NO_BROKER_EPOCH
 
 
 def dump_identity(dump: Dump) -> dict[str, str]:
-    """Return the properties of the only broker of a dump; empty if it is unknown."""
-    roots = [each for each in dump.roots if each.properties]
-    found = [each.properties for each in roots]
-    if not found or not _agree(found, (CLUSTER_ID, NODE_ID, OLD_NODE_ID)):
+    """Return the properties of the only broker of a dump; empty if the broker is unknown."""
+    roots = [root for root in dump.roots if root.properties]
+    root_properties = [root.properties for root in roots]
+    if not root_properties or not _have_equal_values(
+        root_properties, (CLUSTER_ID, NODE_ID, OLD_NODE_ID)
+    ):
         return {}
-    hint = "correct the file in a copy, or format --output as a log directory of the broker"
+    hint = "correct the file in a copy of the dump, or format --output as a log directory"
     identity = refuse_identity(roots[0].path, hint, may_be_old=True)
-    properties = found[0]
+    properties = root_properties[0]
     if not identity.version:
         # The broker used ZooKeeper. Kafka 4 starts only with version 1 of meta.properties.
         properties = fresh_identity(properties[CLUSTER_ID], str(identity.node_id))
-    # Directories of one broker have different IDs, but the output is one directory.
-    return dict(properties) if _agree(found, (DIRECTORY_ID,)) else properties | new_directory_id()
+    # The directories of a broker have different IDs, but the output is a single directory.
+    return (
+        dict(properties)
+        if _have_equal_values(root_properties, (DIRECTORY_ID,))
+        else properties | new_directory_id()
+    )
 
 
 def refuse_identity(
     directory: str, hint: str, metadata_directory: str | None = None, *, may_be_old: bool = False
 ) -> MetaProperties:
-    """Reject the identity of a directory if no broker starts with it, otherwise return it.
+    """Return the identity of a directory; raise `InputError` if no broker starts with it.
 
     The directory of the metadata log is checked, too. `may_be_old` accepts brokers with ZooKeeper.
     """
-    found = check_identity([directory], metadata_directory, None)
-    refusals = [*found.offline.values(), *found.refused]
-    for one in found.by_directory.values():
-        if not (one.version or may_be_old):
-            refusals.append(Refusal(one.path, one.line(VERSION), f"{VERSION} is 0, expected 1"))
-        if not one.cluster_id:
-            refusals.append(Refusal(one.path, one.line(CLUSTER_ID), f"{CLUSTER_ID} is empty"))
-    for each in refusals:
+    identities = check_identity([directory], metadata_directory, None)
+    refusals = [*identities.offline.values(), *identities.refused]
+    for meta_properties in identities.by_directory.values():
+        if not (meta_properties.version or may_be_old):
+            refusals.append(
+                Refusal(
+                    meta_properties.path,
+                    meta_properties.line(VERSION),
+                    f"{VERSION} is 0, expected 1",
+                )
+            )
+        if not meta_properties.cluster_id:
+            refusals.append(
+                Refusal(
+                    meta_properties.path, meta_properties.line(CLUSTER_ID), f"{CLUSTER_ID} is empty"
+                )
+            )
+    for refusal in refusals:
         raise InputError(
-            f"no broker starts with this identity: {each.reason}",
-            path=each.file,
-            line=each.line,
+            f"no broker starts with this identity: {refusal.reason}",
+            path=refusal.file,
+            line=refusal.line,
             hint=hint,
         )
-    return found.by_directory[directory]
+    return identities.by_directory[directory]
 
 
 def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
@@ -348,29 +387,33 @@ def new_uuid() -> str:
     return text
 
 
-def _agree(properties: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
-    return len({tuple(each.get(name) for name in names) for each in properties}) == 1
+def _have_equal_values(properties: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
+    return (
+        len({tuple(root_properties.get(name) for name in names) for root_properties in properties})
+        == 1
+    )
 
 
 def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceCluster) -> Identity:
     """Return the identity of the output in the source cluster, or reject options for it."""
     if request.topics is not None:
         raise InputError(
-            "--topics is for --cluster fresh",
-            hint="the metadata of the same cluster has all topics, and excluded topics would start "
-            "empty",
+            "--topics requires --cluster fresh",
+            hint="in the source cluster, the excluded topics would start empty",
         )
     _refuse_metadata_log(dump, request)
     offsets = None if source.image is None else source.image.topic_named(CONSUMER_OFFSETS_TOPIC)
-    replicas = () if offsets is None else tuple(offsets.partitions.values())
-    # Each replica would append the records at its own end: replicas would diverge in one epoch.
-    if request.clamp_groups and any(len(each.replicas) > 1 for each in replicas):
+    offsets_partitions = () if offsets is None else tuple(offsets.partitions.values())
+    # Each replica would append the records at its log end: replicas of an epoch would diverge.
+    if request.clamp_groups and any(
+        len(partition.replicas) > 1 for partition in offsets_partitions
+    ):
         raise InputError(
-            "--clamp-groups writes to one replica, and __consumer_offsets has several",
-            hint="restore without it, and set the offsets with status beyond_end by "
-            "kafka-consumer-groups.sh when the brokers run",
+            "--clamp-groups changes one replica, but __consumer_offsets has several replicas",
+            hint="restore without --clamp-groups, start the brokers, and reset the offsets with "
+            "status beyond_end by kafka-consumer-groups.sh",
         )
-    return _same_identity(dump, source.image, all_brokers_restored=request.all_brokers_restored)
+    return _source_identity(dump, source.image, all_brokers_restored=request.all_brokers_restored)
 
 
 def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
@@ -389,7 +432,7 @@ def _refuse_metadata_log(dump: Dump, request: RestoreRequest) -> None:
             )
 
 
-def _same_identity(
+def _source_identity(
     dump: Dump, image: ClusterImage | None, *, all_brokers_restored: bool
 ) -> Identity:
     if not dump.metadata_logs or image is None:
@@ -405,26 +448,25 @@ def _same_identity(
             hint="restore each node from its own dump",
         )
     if len(dump.roots) != 1:
-        paths = sorted(each.path for each in dump.roots)
+        paths = sorted(data_directory.path for data_directory in dump.roots)
         raise InputError(
-            "the input has several data directories, but the metadata assigns each partition to "
-            "one of them",
+            "the input has several data directories, but --cluster same restores only one",
             path=paths[1],
             hint="restore each data directory separately, to its own output",
         )
     (root,) = dump.roots
     if not root.properties:
         raise InputError("the dump has no meta.properties", path=root.path)
-    hint = "correct it in a copy of the dump, or restore to a fresh cluster"
+    hint = "correct the file in a copy of the dump, or restore to a fresh cluster"
     refuse_identity(root.path, hint, os.path.dirname(dump.metadata_logs[0]))
     brokers = sorted(image.brokers)
     if len(brokers) > 1 and not all_brokers_restored:
         raise InputError(
-            "the cluster has other brokers: their logs and the restored logs would truncate each "
-            "other",
+            "the cluster has several brokers: replicas of different points in time would truncate "
+            "each other",
             path=dump.metadata_logs[0],
             found=f"brokers {', '.join(map(str, brokers))}",
-            hint="restore all of them to one point in time and give --all-brokers-restored, or "
+            hint="restore all brokers to one point in time and give --all-brokers-restored, or "
             "restore to a fresh cluster",
         )
     epoch = _clean_shutdown_epoch(root)
@@ -436,7 +478,7 @@ def _same_identity(
 
 
 def _clean_shutdown_epoch(root: DataDirectory) -> int | None:
-    """Return the broker epoch in the clean shutdown file of the dump; None if there is none."""
+    """Return the broker epoch in the clean shutdown file of the dump; None if unknown."""
     try:
         epoch = root.clean_shutdown_epoch()
     except KafkaIndexError as error:
@@ -446,40 +488,37 @@ def _clean_shutdown_epoch(root: DataDirectory) -> int | None:
     return epoch if epoch is not None and epoch >= _UNKNOWN_EPOCH else None
 
 
-def partitions_placed_here(
-    image: ClusterImage, properties: Mapping[str, str]
-) -> list[TopicPartition]:
+def assigned_partitions(image: ClusterImage, properties: Mapping[str, str]) -> list[TopicPartition]:
     """Return the partitions that the metadata assigns to a data directory, sorted.
 
-    A replica whose directory the metadata does not know yet may be in any directory of its node.
+    A replica whose directory is not assigned yet may be in any directory of its node.
     """
     node_id, directory_id = int(properties[NODE_ID]), properties.get(DIRECTORY_ID)
-    found = []
+    partitions = []
     for topic in image.topics.values():
         for number, partition in topic.partitions.items():
-            place = partition.directory_at(node_id)
-            if place is not None and (place == directory_id or is_reserved_directory_id(place)):
-                found.append(TopicPartition(topic.name, number))
-    return sorted(found)
+            replica_directory = partition.directory_at(node_id)
+            if replica_directory is not None and (
+                replica_directory == directory_id or is_reserved_directory_id(replica_directory)
+            ):
+                partitions.append(TopicPartition(topic.name, number))
+    return sorted(partitions)
 
 
-def partitions_only_here(
+def single_replica_partitions(
     image: ClusterImage, properties: Mapping[str, str]
 ) -> frozenset[TopicPartition]:
-    """Return the partitions that have their only replica in a data directory.
-
-    No other directory can have records of them.
-    """
-    only = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
+    """Return the partitions that have their only replica in a data directory."""
+    sole_replica = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
     return frozenset(
         TopicPartition(topic.name, number)
         for topic in image.topics.values()
         for number, partition in topic.partitions.items()
-        if (partition.replicas, partition.directories) == only
+        if (partition.replicas, partition.directories) == sole_replica
     )
 
 
-def is_separate(dump: Dump) -> bool:
-    """Return whether the metadata log is in a directory of its own."""
-    home = os.path.dirname(dump.metadata_logs[0])
-    return all(each.path != home for each in dump.roots)
+def has_separate_metadata_log(dump: Dump) -> bool:
+    """Return whether the metadata log is not in a data directory."""
+    metadata_parent = os.path.dirname(dump.metadata_logs[0])
+    return all(root.path != metadata_parent for root in dump.roots)

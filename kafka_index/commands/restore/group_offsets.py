@@ -1,9 +1,10 @@
 """Committed offsets after the ends of restored logs, and committed offsets of renamed topics.
 
-A consumer whose committed offset is after the log end is out of range. It starts where
-``auto.offset.reset`` selects, possibly at the log start. If its offset is clamped, it starts at the
-log end. A clamped offset is appended to the group's partition of ``__consumer_offsets``, as a group
-coordinator commits it. No record is removed or overwritten.
+A consumer whose committed offset is after the log end is out of range: ``auto.offset.reset``
+determines its start offset, possibly the log start. If the committed offset is reset to the log
+end, the consumer starts at the log end. To reset an offset, a commit is appended to the group's
+partition of ``__consumer_offsets``, like a commit of a group coordinator. No record is removed or
+overwritten.
 """
 
 from __future__ import annotations
@@ -36,12 +37,12 @@ from kafka_index.core.output.output import (
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 from kafka_index.core.records.record_batch import BatchFields, Record, write_record_batch
 
-_RECORDS_OF_A_BATCH = 100
+_MAX_BATCH_RECORDS = 100
 # GroupCoordinatorRecordHelpers.offsetCommitValueVersion
-_WITH_EXPIRATION, _WITHOUT_EXPIRATION = 1, 4
+_VERSION_WITH_EXPIRATION, _VERSION_WITHOUT_EXPIRATION = 1, 4
 _NO_EPOCH = -1
-_IN_TRANSACTION = "it is in a transaction that is open at the end of __consumer_offsets"
-_DAMAGED = "records of its partition of __consumer_offsets are lost or unreadable"
+_OPEN_TRANSACTION_REASON = "the transaction of the commit is open at the end of __consumer_offsets"
+_DAMAGED_REASON = "records of the group in __consumer_offsets may be lost or unreadable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,14 @@ class _GroupOffsets:
     pending: Sequence[CommittedOffset]
     is_damaged: bool
 
-    def beyond_end(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
-        """Return the rows of offsets that are not clamped, with the reason."""
+    def not_reset_rows(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
+        """Return the rows of offsets that are not reset, with the reason."""
         return [
-            *(_beyond(one, ends, self.path, reason) for one in self.committed),
-            *(_beyond(one, ends, self.path, _IN_TRANSACTION) for one in self.pending),
+            *(_not_reset_row(committed, ends, self.path, reason) for committed in self.committed),
+            *(
+                _not_reset_row(committed, ends, self.path, _OPEN_TRANSACTION_REASON)
+                for committed in self.pending
+            ),
         ]
 
 
@@ -70,84 +74,108 @@ def restore_group_offsets(
 ) -> tuple[list[GroupOffset], list[GroupOffset]]:
     """Return the committed offsets after log ends, and the committed offsets of renamed topics.
 
-    On request, the former are reset to the log end. `empty` are partitions that begin empty in the
-    new cluster.
+    On request, committed offsets after a log end are reset to the log end. `empty` are partitions
+    that start empty in the new cluster.
     """
-    not_clamped: list[GroupOffset] = []
+    not_reset: list[GroupOffset] = []
     not_renamed: list[GroupOffset] = []
-    has_new_ends = bool(empty) or any(each.is_limited or each.lost for each in partitions)
+    has_new_ends = bool(empty) or any(
+        restored.is_limited or restored.lost for restored in partitions
+    )
     if has_new_ends or request.clamp_groups or request.renames:
-        ends = {each.partition: each.log_end_offset for each in partitions if not each.is_left_out}
+        ends = {
+            restored.partition: restored.log_end_offset
+            for restored in partitions
+            if not restored.is_skipped
+        }
         ends = {**dict.fromkeys(empty, 0), **ends}
         budget = shared_budget(request.max_decompressed_bytes)
         groups = _read_offsets(locked.root, partitions, budget)
-        not_renamed = _offsets_of_renamed(groups, request.renames, ends)
-        groups = _offsets_beyond(groups, ends)
+        not_renamed = _list_renamed_offsets(groups, request.renames, ends)
+        groups = _select_offsets_after_end(groups, ends)
         if request.clamp_groups:
-            not_clamped = _clamp_offsets(locked, ends, groups, request.log_config)
+            not_reset = _reset_offsets(locked, ends, groups, request.log_config)
         elif has_new_ends:
-            not_clamped = [one for each in groups for one in each.beyond_end(ends, "")]
-    return [*(one for each in partitions for one in each.clamped), *not_clamped], not_renamed
+            not_reset = [
+                row
+                for partition_offsets in groups
+                for row in partition_offsets.not_reset_rows(ends, "")
+            ]
+    return [*(row for restored in partitions for row in restored.clamped), *not_reset], not_renamed
 
 
 def _read_offsets(
     output: str, partitions: Sequence[RestoredPartition], budget: DecompressionBudget
 ) -> list[_GroupOffsets]:
-    found = []
-    for each in partitions:
-        if each.partition.topic != CONSUMER_OFFSETS_TOPIC or each.is_left_out:
+    group_offsets = []
+    for restored in partitions:
+        if restored.partition.topic != CONSUMER_OFFSETS_TOPIC or restored.is_skipped:
             continue
-        directory = os.path.join(output, each.partition.directory_name)
-        read = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
-        is_damaged = bool(each.lost or read.faults.total)
-        found.append(
-            _GroupOffsets(each, directory, read.offsets or (), read.open_offsets, is_damaged)
+        directory = os.path.join(output, restored.partition.directory_name)
+        metadata = read_metadata([directory], budget=budget, topics=(CONSUMER_OFFSETS_TOPIC,))
+        is_damaged = bool(restored.lost or metadata.faults.total)
+        group_offsets.append(
+            _GroupOffsets(
+                restored, directory, metadata.offsets or (), metadata.open_offsets, is_damaged
+            )
         )
-    return found
+    return group_offsets
 
 
-def _offsets_beyond(
+def _select_offsets_after_end(
     groups: Iterable[_GroupOffsets], ends: Mapping[TopicPartition, int]
 ) -> list[_GroupOffsets]:
-    """Return the offsets after the ends of restored logs."""
-    found = (
+    """Select the offsets after the ends of restored logs."""
+    offsets_after_end = (
         replace(
-            each,
-            committed=[one for one in each.committed if _is_beyond(one, ends)],
-            pending=[one for one in each.pending if _is_beyond(one, ends)],
+            partition_offsets,
+            committed=[
+                committed
+                for committed in partition_offsets.committed
+                if _is_after_end(committed, ends)
+            ],
+            pending=[
+                committed
+                for committed in partition_offsets.pending
+                if _is_after_end(committed, ends)
+            ],
         )
-        for each in groups
+        for partition_offsets in groups
     )
-    return [each for each in found if each.committed or each.pending]
+    return [
+        partition_offsets
+        for partition_offsets in offsets_after_end
+        if partition_offsets.committed or partition_offsets.pending
+    ]
 
 
-def _offsets_of_renamed(
+def _list_renamed_offsets(
     groups: Iterable[_GroupOffsets],
     renames: Mapping[str, str],
     ends: Mapping[TopicPartition, int],
 ) -> list[GroupOffset]:
     """Return the offsets that remain under the old names of topics."""
-    found = []
-    for each in groups:
-        for one in (*each.committed, *each.pending):
-            if one.topic in renames:
-                renamed = TopicPartition(renames[one.topic], one.partition)
-                found.append(
+    rows = []
+    for partition_offsets in groups:
+        for committed in (*partition_offsets.committed, *partition_offsets.pending):
+            if committed.topic in renames:
+                new_partition = TopicPartition(renames[committed.topic], committed.partition)
+                rows.append(
                     GroupOffset(
-                        one.topic,
-                        one.partition,
-                        one.group,
-                        one.offset,
-                        ends.get(renamed),
-                        each.path,
+                        committed.topic,
+                        committed.partition,
+                        committed.group,
+                        committed.offset,
+                        ends.get(new_partition),
+                        partition_offsets.path,
                         NOT_RENAMED,
-                        f"the topic is restored as {renamed.topic}",
+                        f"the topic is restored as {new_partition.topic}",
                     )
                 )
-    return found
+    return rows
 
 
-def _clamp_offsets(
+def _reset_offsets(
     locked: Output,
     ends: Mapping[TopicPartition, int],
     groups: Sequence[_GroupOffsets],
@@ -155,44 +183,54 @@ def _clamp_offsets(
 ) -> list[GroupOffset]:
     """Reset offsets to log ends; return the offsets that are not reset, with the reason."""
     settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
-    left: list[GroupOffset] = []
-    for found in groups:
-        if found.is_damaged:
-            left += found.beyond_end(ends, _DAMAGED)
+    not_reset: list[GroupOffset] = []
+    for partition_offsets in groups:
+        if partition_offsets.is_damaged:
+            not_reset += partition_offsets.not_reset_rows(ends, _DAMAGED_REASON)
             continue
-        if found.committed:
-            _clamp(found, ends, locked, settings)
-        left += replace(found, committed=()).beyond_end(ends, "")
+        if partition_offsets.committed:
+            _reset_partition_offsets(partition_offsets, ends, locked, settings)
+        not_reset += replace(partition_offsets, committed=()).not_reset_rows(ends, "")
     locked.remove_staging()
-    return left
+    return not_reset
 
 
-def _clamp(
-    found: _GroupOffsets, ends: Mapping[TopicPartition, int], locked: Output, settings: LogSettings
+def _reset_partition_offsets(
+    partition_offsets: _GroupOffsets,
+    ends: Mapping[TopicPartition, int],
+    locked: Output,
+    settings: LogSettings,
 ) -> None:
-    """Commit the log ends for groups that committed offsets after them.
+    """Commit log ends for groups whose committed offsets are after these log ends.
 
-    The partition is changed in the staging directory. Its line in the journal is reopened before,
-    so that the run after a killed run restores it again.
+    The partition is changed in the staging directory. First, the journal marks the partition as
+    unfinished, so that the run after a killed run restores the partition again.
     """
-    restored, directory, output = found.restored, found.path, locked.root
+    restored, directory, output = partition_offsets.restored, partition_offsets.path, locked.root
     journal = Journal(output)
     journal.reopen(restored)
-    # The output is locked already; opening its lock file again would release the lock.
-    clamped = os.path.join(locked.make_staging(), "clamped")
-    make_staged_directory(clamped)
-    staged = withdraw_directory(directory, clamped)
-    _append(staged, restored, [_record(one, ends, output) for one in found.committed], settings)
+    # PartitionLogWriter opens the lock file of its directory. In the output, this would release the
+    # lock of the run.
+    work_directory = os.path.join(locked.make_staging(), "clamped")
+    make_staged_directory(work_directory)
+    staged = withdraw_directory(directory, work_directory)
+    _append_commits(
+        staged,
+        restored,
+        [_commit_record(committed, ends, output) for committed in partition_offsets.committed],
+        settings,
+    )
     publish_directory(output, StagedPartition(restored.partition, staged))
-    logs = [each for each in os.scandir(directory) if each.name.endswith(LOG_SUFFIX)]
-    restored.segments, restored.size_bytes = len(logs), sum(each.stat().st_size for each in logs)
+    logs = [entry for entry in os.scandir(directory) if entry.name.endswith(LOG_SUFFIX)]
+    restored.segments, restored.size_bytes = len(logs), sum(entry.stat().st_size for entry in logs)
     restored.clamped += [
-        replace(_beyond(one, ends, directory, ""), status=CLAMPED) for one in found.committed
+        replace(_not_reset_row(committed, ends, directory, ""), status=CLAMPED)
+        for committed in partition_offsets.committed
     ]
     journal.add([restored])
 
 
-def _append(
+def _append_commits(
     directory: str, restored: RestoredPartition, records: Sequence[Record], settings: LogSettings
 ) -> None:
     old_end = restored.log_end_offset
@@ -200,57 +238,78 @@ def _append(
         directory,
         settings,
         log_start_offset=restored.log_start_offset,
-        # With this clock no producer expires.
+        # At time 0, no producer expires.
         clock=lambda: 0,
     ) as log:
         epochs = log.leader_epochs
         epoch = epochs[-1].epoch if epochs else 0
         fields = BatchFields(leader_epoch=epoch)
-        for first in range(0, len(records), _RECORDS_OF_A_BATCH):
-            some = records[first : first + _RECORDS_OF_A_BATCH]
-            log.append_as_follower(write_record_batch(some, log.log_end_offset, fields), epoch)
+        for start in range(0, len(records), _MAX_BATCH_RECORDS):
+            chunk = records[start : start + _MAX_BATCH_RECORDS]
+            log.append_as_follower(write_record_batch(chunk, log.log_end_offset, fields), epoch)
         restored.log_end_offset = log.log_end_offset
-        kept = {segment.base_offset for segment in log.segments} | {log.log_end_offset}
+        snapshot_offsets = {segment.base_offset for segment in log.segments} | {log.log_end_offset}
     restored.last_epoch = max(restored.last_epoch, epoch)
-    if old_end in list_snapshots(directory) and old_end not in kept:
+    if old_end in list_snapshots(directory) and old_end not in snapshot_offsets:
         os.unlink(snapshot_path(directory, old_end))
 
 
-def _record(one: CommittedOffset, ends: Mapping[TopicPartition, int], output: str) -> Record:
-    """Return the record of a commit at the end of the log, as a coordinator writes it."""
-    partition = TopicPartition(one.topic, one.partition)
-    end = ends[partition]
-    epoch = _NO_EPOCH if one.leader_epoch is None else _epoch_before(output, partition, end)
-    key: dict[str, Value] = {"group": one.group, "topic": one.topic, "partition": one.partition}
-    value: dict[str, Value] = {
-        "offset": end,
-        "leaderEpoch": epoch,
-        "metadata": one.metadata,
-        "commitTimestamp": one.commit_timestamp_ms,
-        "topicId": one.topic_id or ZERO_UUID,
+def _commit_record(
+    committed: CommittedOffset, ends: Mapping[TopicPartition, int], output: str
+) -> Record:
+    """Return the record with which a group coordinator commits the log end."""
+    partition = TopicPartition(committed.topic, committed.partition)
+    log_end_offset = ends[partition]
+    epoch = (
+        _NO_EPOCH
+        if committed.leader_epoch is None
+        else _last_record_epoch(output, partition, log_end_offset)
+    )
+    key: dict[str, Value] = {
+        "group": committed.group,
+        "topic": committed.topic,
+        "partition": committed.partition,
     }
-    version = _WITHOUT_EXPIRATION
-    if one.expire_timestamp_ms is not None:
-        version = _WITH_EXPIRATION
-        value["expireTimestamp"] = one.expire_timestamp_ms
+    value: dict[str, Value] = {
+        "offset": log_end_offset,
+        "leaderEpoch": epoch,
+        "metadata": committed.metadata,
+        "commitTimestamp": committed.commit_timestamp_ms,
+        "topicId": committed.topic_id or ZERO_UUID,
+    }
+    version = _VERSION_WITHOUT_EXPIRATION
+    if committed.expire_timestamp_ms is not None:
+        version = _VERSION_WITH_EXPIRATION
+        value["expireTimestamp"] = committed.expire_timestamp_ms
     return Record(
-        max(one.commit_timestamp_ms, 0), *GROUP_CODEC.encode("OffsetCommit", version, key, value)
+        max(committed.commit_timestamp_ms, 0),
+        *GROUP_CODEC.encode("OffsetCommit", version, key, value),
     )
 
 
-def _epoch_before(output: str, partition: TopicPartition, end_offset: int) -> int:
-    """Return the leader epoch of the last record of a restored log; -1 for none."""
+def _last_record_epoch(output: str, partition: TopicPartition, end_offset: int) -> int:
+    """Return the leader epoch of the last record before an offset; -1 if there is none."""
     epochs = read_epochs(os.path.join(output, partition.directory_name)).entries
-    before = [each.epoch for each in epochs if each.start_offset < end_offset]
-    return before[-1] if before else _NO_EPOCH
+    earlier_epochs = [entry.epoch for entry in epochs if entry.start_offset < end_offset]
+    return earlier_epochs[-1] if earlier_epochs else _NO_EPOCH
 
 
-def _is_beyond(one: CommittedOffset, ends: Mapping[TopicPartition, int]) -> bool:
-    return one.offset > ends.get(TopicPartition(one.topic, one.partition), one.offset)
+def _is_after_end(committed: CommittedOffset, ends: Mapping[TopicPartition, int]) -> bool:
+    return committed.offset > ends.get(
+        TopicPartition(committed.topic, committed.partition), committed.offset
+    )
 
 
-def _beyond(
-    one: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
+def _not_reset_row(
+    committed: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
 ) -> GroupOffset:
-    end = ends[TopicPartition(one.topic, one.partition)]
-    return GroupOffset(one.topic, one.partition, one.group, one.offset, end, path, reason=reason)
+    end = ends[TopicPartition(committed.topic, committed.partition)]
+    return GroupOffset(
+        committed.topic,
+        committed.partition,
+        committed.group,
+        committed.offset,
+        end,
+        path,
+        reason=reason,
+    )

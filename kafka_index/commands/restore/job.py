@@ -1,6 +1,6 @@
-"""A restore as a whole: all checks first, then the partitions, then the root and the cluster.
+"""The steps of a restore: checks, partitions, root directory and cluster.
 
-The output is checked before the first write, and again when it is locked.
+The output is checked before the first write, and again after the output is locked.
 """
 
 from __future__ import annotations
@@ -9,29 +9,29 @@ import os
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 
 from kafka_index.commands.restore.cluster import (
     Identity,
     SourceCluster,
+    assigned_partitions,
     check_topic_configs,
-    is_separate,
-    partitions_only_here,
-    partitions_placed_here,
+    has_separate_metadata_log,
     read_transactions,
     same_cluster_identity,
+    single_replica_partitions,
 )
 from kafka_index.commands.restore.group_offsets import restore_group_offsets
 from kafka_index.commands.restore.log_ends import (
     BackupSource,
-    check_reached,
     check_until,
-    following_backup,
+    check_until_reaches_records,
+    select_backup,
 )
 from kafka_index.commands.restore.output import (
     Journal,
     RestoreState,
     RestoreTarget,
-    check_again,
     check_output,
     check_same_output,
     choose_link,
@@ -40,17 +40,18 @@ from kafka_index.commands.restore.output import (
     disable_startup,
     last_files,
     make_directory,
+    recheck_output,
     write_root,
 )
-from kafka_index.commands.restore.partition import PartitionSettings, Runner, restore_on
+from kafka_index.commands.restore.partition import PartitionSettings, Runner, engine_runner
 from kafka_index.commands.restore.plan import (
     PartitionPlan,
     RestorePlan,
-    as_begun,
     plan_restore,
     read_source_cluster,
     refuse_shared_ids,
-    without_strays,
+    resume_plan,
+    separate_strays,
 )
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest
 from kafka_index.commands.restore.result import (
@@ -59,7 +60,7 @@ from kafka_index.commands.restore.result import (
     RestoredPartition,
     RestoreResult,
     RunbookFacts,
-    dropped_text,
+    format_dropped,
     runbook,
 )
 from kafka_index.commands.restore.seed import (
@@ -112,15 +113,15 @@ def restore(
     progress = listener or SILENT
     with reading_inputs(follow_links=request.follow_links) as unread:
         job = RestoreJob.prepare(request)
-        return job.run(restore_on(engine, progress), progress, report, unread)
+        return job.run(engine_runner(engine, progress), progress, report, unread)
 
 
 @dataclass(frozen=True, slots=True)
 class RestoreJob:
     """A restore whose checks have passed.
 
-    `strays` are partitions of the dump that the broker would not serve, and `not_in_backup` those
-    that a backup lacks.
+    `strays` are partitions of the dump that the broker would not serve. `not_in_backup` are
+    partitions in the metadata of a backup that the backup does not contain.
     """
 
     plan: RestorePlan
@@ -134,8 +135,8 @@ class RestoreJob:
     @classmethod
     def prepare(cls, request: RestoreRequest) -> RestoreJob:
         """Check the request, the input and the output; create only the output directory."""
-        request = following_backup(request)
-        backup = BackupSource.of(request)
+        request = select_backup(request)
+        backup = BackupSource.from_request(request)
         dump = read_dumps(request.inputs, request.tiered, topics=request.topics)
         check_until(dump, request)
         source = read_source_cluster(request, dump)
@@ -144,19 +145,21 @@ class RestoreJob:
         if backup is not None:
             request = backup.prepare(request, dump, source)
         plan = plan_restore(request, dump, source)
-        check_reached(request.until, [each.base for each in plan.partitions])
+        check_until_reaches_records(
+            request.until, [partition_plan.base for partition_plan in plan.partitions]
+        )
         _check_topic_configs(plan)
         strays: list[RestoredPartition] = []
         is_same = request.cluster is ClusterMode.SAME
         if is_same:
             identity = same_cluster_identity(request, dump, source)
             if source.image is not None:
-                plan, strays = without_strays(plan, source.image, identity.properties)
+                plan, strays = separate_strays(plan, source.image, identity.properties)
         else:
             refuse_shared_ids(plan)
         output = check_output(plan)
-        if output.begun is not None:
-            plan = as_begun(plan, output.begun.topic_ids, output.begun.until_ms)
+        if output.earlier_state is not None:
+            plan = resume_plan(plan, output.earlier_state.topic_ids, output.earlier_state.until_ms)
         inputs = plan.inputs
         seeds = [
             check_seed(
@@ -182,7 +185,7 @@ class RestoreJob:
 
     @property
     def _metadata_directory(self) -> str | None:
-        """The directory with the metadata log of the cluster; None if it is unknown."""
+        """The directory with the metadata log of the cluster; None if unknown."""
         if self._is_same_cluster:
             return self.plan.metadata_output or self.output.path
         return self.seeds[0].path if self.seeds else None
@@ -198,19 +201,24 @@ class RestoreJob:
 
         `unread` gets the files of the input that cannot be read during the restore.
         """
-        sizes = {each.partition: each.size_bytes for each in self.plan.partitions}
+        sizes = {
+            partition_plan.partition: partition_plan.size_bytes
+            for partition_plan in self.plan.partitions
+        }
         listener.on_plan(len(sizes), sum(sizes.values()), ("partition", "partitions"))
 
         def on_restored(restored: RestoredPartition) -> None:
             listener.on_done(1, sizes.get(restored.partition, 0))
 
-        others = [each.path for each in self.seeds]
+        extra_directories = [seed.path for seed in self.seeds]
         separate = self.plan.metadata_output
         if separate is not None:
             make_directory(separate)
-            others.append(separate)
-        with Output.for_data_directory(self.output.path, extra_directories=others) as locked:
-            job = self._checked_again()
+            extra_directories.append(separate)
+        with Output.for_data_directory(
+            self.output.path, extra_directories=extra_directories
+        ) as locked:
+            job = self._recheck_output()
             result = job.restore(locked, runner, on_restored, unread or {})
             if report is not None:
                 job.write_report(result, report)
@@ -218,17 +226,19 @@ class RestoreJob:
                 job.enable_startup()
             return result
 
-    def _checked_again(self) -> RestoreJob:
-        """Return the job after a second check of the output, whose lock is held."""
-        output = check_again(self.output, self.plan)
+    def _recheck_output(self) -> RestoreJob:
+        """Check the locked output again; return a job with the state of the output."""
+        output = recheck_output(self.output, self.plan)
         for seed in self.seeds:
             refuse_used(seed)
-        if output.begun is None:
+        if output.earlier_state is None:
             return replace(self, output=output)
         return replace(
             self,
             output=output,
-            plan=as_begun(self.plan, output.begun.topic_ids, output.begun.until_ms),
+            plan=resume_plan(
+                self.plan, output.earlier_state.topic_ids, output.earlier_state.until_ms
+            ),
             identity=replace(
                 self.identity, properties=output.properties or self.identity.properties
             ),
@@ -241,36 +251,44 @@ class RestoreJob:
         on_restored: OnRestored,
         unread: Mapping[str, Skipped],
     ) -> RestoreResult:
-        """Restore everything except the files that let a broker start."""
+        """Restore all files except the files without which no broker starts."""
         plan, output = self.plan, self.output
-        # Checked before the state file is written, which would reject another --link.
+        # Before the state file is written: a second run with another --link would be rejected.
         link = choose_link(
             self.request.link, plan.partitions[0].segments()[0], locked.make_staging()
         )
         partitions = self.restore_partitions(locked, link, runner, on_restored)
         open_producers: Mapping[TopicPartition, Sequence[int]] = {}
-        if not any(each.retriable for each in partitions):
-            overflowed = {each.partition for each in partitions if _has_overflowed(each)}
-            plans = [each for each in plan.partitions if each.partition in overflowed]
+        if not any(restored.retriable for restored in partitions):
+            overflowed = {
+                restored.partition for restored in partitions if _has_overflowed(restored)
+            }
+            plans = [
+                partition_plan
+                for partition_plan in plan.partitions
+                if partition_plan.partition in overflowed
+            ]
             partitions = self.restore_again(plans, partitions, locked, link, runner)
-            edits = find_missing_markers(plan, partitions, output.path, self._only_here())
+            edits = find_missing_markers(
+                plan, partitions, output.path, self._single_replica_partitions()
+            )
             partitions = self.restore_again(edits.plans, partitions, locked, link, runner)
             open_producers = edits.open_producers
-        if any(each.retriable for each in partitions):
-            return self._result(partitions, link, unread)
-        for each in (*self.strays, *self._missing(partitions)):
-            partitions.append(each)
-            on_restored(each)
-        partitions.sort(key=lambda each: each.partition)
+        if any(restored.retriable for restored in partitions):
+            return self._partial_result(partitions, link, unread)
+        for restored in (*self.strays, *self._missing_partitions(partitions)):
+            partitions.append(restored)
+            on_restored(restored)
+        partitions.sort(key=attrgetter("partition"))
         beyond_end, not_renamed = restore_group_offsets(
             self.request, partitions, self._empty_partitions(partitions), locked
         )
         notes = [
-            *self._excluded(partitions),
+            *self._exclusion_notes(partitions),
             *plan.dump.notes,
             *self.source.notes,
-            *self._cleaned_after_end(partitions),
-            *self._open_transactions(partitions, open_producers),
+            *self._cleaning_notes(partitions),
+            *self._transaction_notes(partitions, open_producers),
         ]
         if self.seeds:
             seeding = plan_seeding(plan, partitions, self.source, self.identity.properties)
@@ -281,19 +299,21 @@ class RestoreJob:
             copy_metadata(plan.dump, plan.metadata_output or output.path)
         write_root(plan, output.path, partitions)
         result = replace(
-            self._result(partitions, link, unread),
+            self._partial_result(partitions, link, unread),
             beyond_end=beyond_end,
             not_renamed=not_renamed,
             lacks_metadata=self._is_same_cluster and self.source.is_damaged,
-            next_command=self._prediction(),
+            next_command=self._predict_command(),
         )
         facts = RunbookFacts(
             link,
             self.identity.properties,
             notes,
             self.request.cluster,
-            [each.path for each in self.seeds],
-            self.source.groups_of(set(plan.made_ids).difference(self.request.renames.values())),
+            [seed.path for seed in self.seeds],
+            self.source.groups_by_topic(
+                set(plan.new_ids).difference(self.request.renames.values())
+            ),
             self.request.renames,
             self.source.backup,
             self._metadata_directory,
@@ -303,30 +323,34 @@ class RestoreJob:
     def restore_partitions(
         self, locked: Output, link: Link, runner: Runner, on_restored: OnRestored
     ) -> list[RestoredPartition]:
-        """Restore the partitions of the plan; keep those that an earlier run has finished.
+        """Restore the partitions that no earlier run has finished; return all partitions.
 
-        At the root of the output, only the state file, the journal and hidden files are written.
+        In the root directory, only the state file, the journal and hidden files are written.
         """
         plan, output = self.plan, self.output
         journal = Journal(output.path)
-        finished = {} if output.begun is None else journal.finished()
-        if output.begun is None:
+        finished = {} if output.earlier_state is None else journal.finished()
+        if output.earlier_state is None:
             until_ms = plan.request.until.time_ms
             state = RestoreState(
-                inputs=plan.digest, topic_ids=dict(plan.made_ids), until_ms=until_ms
+                inputs=plan.digest, topic_ids=dict(plan.new_ids), until_ms=until_ms
             )
             state.begin(output.path)
         # An earlier run may have been killed after its last step.
         disable_startup(output.path, self.identity.properties, self.identity.broker_epoch)
-        unfinished = [each for each in plan.partitions if each.partition not in finished]
-        for each in unfinished:
-            remove_directory(os.path.join(output.path, each.partition.directory_name))
+        unfinished = [
+            partition_plan
+            for partition_plan in plan.partitions
+            if partition_plan.partition not in finished
+        ]
+        for partition_plan in unfinished:
+            remove_directory(os.path.join(output.path, partition_plan.partition.directory_name))
         restored: list[RestoredPartition] = []
 
         def add(group: Iterable[RestoredPartition]) -> None:
-            for each in group:
-                restored.append(each)
-                on_restored(each)
+            for restored_partition in group:
+                restored.append(restored_partition)
+                on_restored(restored_partition)
 
         def finish(group: Sequence[RestoredPartition]) -> None:
             journal.add(group)
@@ -346,7 +370,7 @@ class RestoreJob:
             for partition, directory in plan.without_logs.items()
         )
         locked.remove_staging()
-        return sorted(restored, key=lambda each: each.partition)
+        return sorted(restored, key=attrgetter("partition"))
 
     def restore_again(
         self,
@@ -363,23 +387,23 @@ class RestoreJob:
         if not plans:
             return list(partitions)
         journal = Journal(locked.root)
-        found = {each.partition: each for each in partitions}
+        restored_partitions = {restored.partition: restored for restored in partitions}
         for plan in plans:
-            journal.reopen(found[plan.partition])
+            journal.reopen(restored_partitions[plan.partition])
             remove_directory(os.path.join(locked.root, plan.partition.directory_name))
         budget = shared_budget(self.request.max_decompressed_bytes)
         splitter = SegmentSplitter(os.path.join(locked.make_staging(), "split"), budget)
 
         def finish(group: Sequence[RestoredPartition]) -> None:
-            for each in group:
-                splitter.name_originals(each)
+            for restored in group:
+                splitter.name_originals(restored)
             journal.add(group)
-            found.update((each.partition, each) for each in group)
+            restored_partitions.update((restored.partition, restored) for restored in group)
 
         settings = self._partition_settings(locked, link)
         runner(list(map(splitter.split, plans)), settings, finish)
         locked.remove_staging()
-        return list(found.values())
+        return list(restored_partitions.values())
 
     def _partition_settings(self, locked: Output, link: Link) -> PartitionSettings:
         request = self.request
@@ -393,51 +417,52 @@ class RestoreJob:
             request.max_decompressed_bytes,
         )
 
-    def _missing(self, partitions: Iterable[RestoredPartition]) -> list[RestoredPartition]:
-        """Return the partitions that the backup lacks, and that the cluster places in the output.
-
-        The dump has none of them.
-        """
+    def _missing_partitions(
+        self, partitions: Iterable[RestoredPartition]
+    ) -> list[RestoredPartition]:
+        """Return the partitions that the cluster places in the output, but no dump contains."""
         image = self.source.image
-        placed: Sequence[TopicPartition] = ()
+        expected_partitions: Sequence[TopicPartition] = ()
         if self.seeds:
-            placed = partitions_not_in_dump(self.plan, self.source)
+            expected_partitions = partitions_not_in_dump(self.plan, self.source)
         elif self._is_same_cluster and image is not None:
-            placed = partitions_placed_here(image, self.identity.properties)
-        known = {each.partition for each in (*partitions, *self.strays, *self.not_in_backup)}
-        reason = "no dump has this partition; it starts empty"
+            expected_partitions = assigned_partitions(image, self.identity.properties)
+        known_partitions = {
+            restored.partition for restored in (*partitions, *self.strays, *self.not_in_backup)
+        }
+        reason = "no dump contains the partition: the partition starts empty"
         return [
             *self.not_in_backup,
             *(
-                RestoredPartition(each, "", "", code=NOT_IN_DUMP, reason=reason)
-                for each in placed
-                if each not in known
+                RestoredPartition(partition, "", "", code=NOT_IN_DUMP, reason=reason)
+                for partition in expected_partitions
+                if partition not in known_partitions
             ),
         ]
 
-    def _only_here(self) -> Container[TopicPartition] | None:
-        """Return the partitions without replicas elsewhere; None if no partition has any."""
+    def _single_replica_partitions(self) -> Container[TopicPartition] | None:
+        """Return the partitions with a single replica; None if all partitions have only one."""
         if not self._is_same_cluster:
             return None
         image = self.source.image
-        return () if image is None else partitions_only_here(image, self.identity.properties)
+        return () if image is None else single_replica_partitions(image, self.identity.properties)
 
     def _empty_partitions(self, partitions: Iterable[RestoredPartition]) -> list[TopicPartition]:
         """Return the skipped partitions that start empty in the new cluster."""
-        skipped = [each.partition for each in partitions if each.is_left_out]
+        skipped = [restored.partition for restored in partitions if restored.is_skipped]
         if self.seeds:
-            seeded = {each.partition.topic for each in self.plan.partitions}
-            return [each for each in skipped if each.topic in seeded]
-        # In a fresh cluster without seeds, the partitions depend on whoever creates the topics.
-        only_here = self._only_here() or ()
-        return [each for each in skipped if each in only_here]
+            seeded = {partition_plan.partition.topic for partition_plan in self.plan.partitions}
+            return [partition for partition in skipped if partition.topic in seeded]
+        # In a fresh cluster without seeds, the number of partitions is unknown.
+        single_replicas = self._single_replica_partitions() or ()
+        return [partition for partition in skipped if partition in single_replicas]
 
-    def _result(
+    def _partial_result(
         self, partitions: Sequence[RestoredPartition], link: Link, unread: Mapping[str, Skipped]
     ) -> RestoreResult:
         """Return the result without a runbook."""
         request = self.request
-        dropped = [each.dropped_by_key for each in partitions if not each.is_left_out]
+        dropped = [restored.dropped_by_key for restored in partitions if not restored.is_skipped]
         return RestoreResult(
             partitions,
             None,
@@ -448,124 +473,139 @@ class RestoreJob:
             records_by_line=records_by_line(request.drop_keys, dropped),
             has_hard_links=link is Link.HARD,
             skipped=skipped_texts(self.plan.dump.skipped),
-            unread=(*unread_texts(unread), *(one for each in partitions for one in each.unread)),
+            unread=(
+                *unread_texts(unread),
+                *(text for restored in partitions for text in restored.unread),
+            ),
         )
 
-    def _prediction(self) -> str:
+    def _predict_command(self) -> str:
         """Return the command that predicts the start of a broker on the output."""
         metadata = self._metadata_directory
-        more = "" if metadata is None else f" --metadata {metadata}"
-        return f"kafka-index predict --input {self.output.path}{more}"
+        metadata_option = "" if metadata is None else f" --metadata {metadata}"
+        return f"kafka-index predict --input {self.output.path}{metadata_option}"
 
     def write_report(self, result: RestoreResult, report: ReportSink) -> None:
         """Write the report, and the runbook next to it."""
         plans = self.plan.partitions
-        report.add_segments(PartitionSegments.from_files(each.segments()).rows() for each in plans)
+        report.add_segments(
+            PartitionSegments.from_files(partition_plan.segments()).rows()
+            for partition_plan in plans
+        )
         report.write_table(result.to_arrow())
         runbook = {} if result.runbook is None else {".runbook.txt": result.runbook}
         report.publish(result.conclusion, runbook)
 
     def enable_startup(self) -> None:
         """Publish the identity and, as the last file, the clean shutdown file."""
-        if self._is_same_cluster and is_separate(self.plan.dump):
+        if self._is_same_cluster and has_separate_metadata_log(self.plan.dump):
             copy_metadata_identity(self.plan.dump, self.plan.metadata_output or self.output.path)
         last_files(self.output.path).publish()
 
-    def _excluded(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
-        """Yield notes of the records that the request excludes. Other losses have rows."""
+    def _exclusion_notes(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
+        """Yield notes about the records that the request excludes."""
         until = self.request.until
-        limited = [each.partition for each in partitions if each.is_limited]
-        clamped = [each for each in limited if each in until.clamps]
-        if limited and until.is_given:
-            yield f"logs that are truncated by --until: {len(limited)}"
-        elif clamped:
+        truncated = [restored.partition for restored in partitions if restored.is_limited]
+        shortened = [restored for restored in truncated if restored in until.transaction_ends]
+        if truncated and until.is_requested:
+            yield f"logs truncated by --until: {len(truncated)}"
+        elif shortened:
             yield (
-                "logs that end before transactions that began or ended around the cutoff: "
-                f"{len(clamped)}"
+                "logs truncated before a transaction that began or ended around the cutoff: "
+                f"{len(shortened)}"
             )
         if self.request.drop_keys:
-            yield dropped_text(partitions)
+            yield format_dropped(partitions)
         if self.request.topics is not None:
-            yield f"topics that do not match {self.request.topics.pattern!r} were not looked at"
+            yield f"topics that do not match {self.request.topics.pattern!r} were not read"
         if skipped := self.plan.dump.skipped:
             yield (
-                f"entries that a broker would not load were not restored: {len(skipped)}, the "
-                f"first {skipped[0].shown}: {skipped[0].reason}"
+                f"entries of the input that a broker does not load: {len(skipped)} (first entry: "
+                f"{skipped[0].shown}: {skipped[0].reason})"
             )
 
-    def _cleaned_after_end(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
-        """Yield notes of compacted logs that end before an offset that was cleaned."""
-        if not self.request.until.is_given:
+    def _cleaning_notes(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
+        """Yield notes about compacted logs that are truncated before the cleaner offset."""
+        if not self.request.until.is_requested:
             return
-        cleaned_to = {each.partition: each.cleaned_to or 0 for each in self.plan.partitions}
-        for each in partitions:
-            if each.is_limited and cleaned_to[each.partition] > each.log_end_offset:
+        cleaned_to = {
+            partition_plan.partition: partition_plan.cleaned_to or 0
+            for partition_plan in self.plan.partitions
+        }
+        for restored in partitions:
+            if restored.is_limited and cleaned_to[restored.partition] > restored.log_end_offset:
                 yield (
-                    f"{each.partition.directory_name} ends at offset {each.log_end_offset}, and "
-                    f"was cleaned up to offset {cleaned_to[each.partition]}: records before its "
-                    "end are missing if their keys were written again in between"
+                    f"{restored.partition.directory_name} is truncated at offset "
+                    f"{restored.log_end_offset}, but was compacted up to offset "
+                    f"{cleaned_to[restored.partition]}. Records whose key was written again "
+                    "between these offsets are missing"
                 )
 
-    def _open_transactions(
+    def _transaction_notes(
         self,
         partitions: Iterable[RestoredPartition],
         without_coordinator: Mapping[TopicPartition, Sequence[int]],
     ) -> Iterator[str]:
         """Yield notes about edited transactions, and about transactions that stay open.
 
-        `without_coordinator` has the producer IDs of partitions in which perhaps no coordinator
-        ends their transactions.
+        `without_coordinator` has the producer IDs, by partition, of open transactions that possibly
+        no coordinator ends.
         """
-        edited = sum(each.is_edited for each in partitions)
+        edited = sum(restored.is_edited for restored in partitions)
         if edited:
             yield (
                 "transactions with a missing marker were ended or dropped in "
-                f"{plural(edited, 'partition')}; the report lists the offset of each new marker"
+                f"{plural(edited, 'partition')} (the report lists the offset of each new marker)"
             )
-        until, limited = self.request.until, {}
-        # With --consistent, coordinators end all of them.
-        if until.is_given and not until.is_consistent:
-            limited = {
-                each.partition: each.open_producers for each in partitions if each.is_limited
+        until, truncated = self.request.until, {}
+        # With --consistent, coordinators end all open transactions.
+        if until.is_requested and not until.is_consistent:
+            truncated = {
+                restored.partition: restored.open_producers
+                for restored in partitions
+                if restored.is_limited
             }
-        if not any((*limited.values(), *without_coordinator.values())):
+        if not any((*truncated.values(), *without_coordinator.values())):
             return
         budget = shared_budget(self.request.max_decompressed_bytes)
         transactions = read_transactions(self.output.path, budget)
-        names = {one.producer_id: one.transactional_id for one in transactions}
+        names = {
+            transaction.producer_id: transaction.transactional_id for transaction in transactions
+        }
         unknown = (
-            "its outcome is unknown, and possibly no coordinator ends it: read_committed consumers "
-            "get no records from its first offset on, until kafka-transactions.sh abort aborts it"
+            "possibly no coordinator ends the transaction. read_committed consumers then receive "
+            "no later records until kafka-transactions.sh abort is run"
         )
         for open_producers, consequence in (
-            (limited, "it may be committed in other partitions"),
+            (truncated, "the transaction may be committed in other partitions"),
             (without_coordinator, unknown),
         ):
             directories: dict[int, list[str]] = {}
             for partition, producers in sorted(open_producers.items()):
                 for producer_id in producers:
                     directories.setdefault(producer_id, []).append(partition.directory_name)
-            for producer_id, at in sorted(directories.items()):
+            for producer_id, directory_names in sorted(directories.items()):
                 name = names.get(producer_id, f"of producer {producer_id}")
-                yield f"transaction {name} is open at the end of {', '.join(at)}; {consequence}"
+                logs = ", ".join(directory_names)
+                yield f"transaction {name} is open at the end of {logs}; {consequence}"
 
 
 def _check_topic_configs(plan: RestorePlan) -> None:
     """Reject settings of topics that are not restored, or with which no broker starts."""
-    topics = {each.partition.topic for each in plan.partitions}
+    topics = {partition_plan.partition.topic for partition_plan in plan.partitions}
     for topic, configs in plan.request.topic_configs.items():
         if topic not in topics:
             raise InputError(
-                "--topic-config has a topic that is not restored",
+                "the topic of --topic-config is not restored",
                 found=topic,
-                hint="after --rename, give the new name",
+                hint="give the new name of a renamed topic",
             )
         check_topic_configs(configs)
 
 
 def _has_overflowed(restored: RestoredPartition) -> bool:
-    """Return whether a restored partition lacks batches whose offsets are too far apart."""
-    codes = {restored.code, *(each.code for each in restored.lost)}
+    """Return whether a segment has offsets that are too far apart for its relative offsets."""
+    codes = {restored.code, *(lost_range.code for lost_range in restored.lost)}
     return OFFSET_OVERFLOW in codes or (restored.reason or "").startswith(OFFSET_OVERFLOW)
 
 
@@ -573,7 +613,7 @@ def _has_overflowed(restored: RestoredPartition) -> bool:
 class SegmentSplitter:
     """Splits the segments of partitions into logs in a folder.
 
-    `originals` has the paths of the logs that the new ones were split from.
+    `originals` has the path of the original log by the path of a split log.
     """
 
     folder: str
@@ -581,17 +621,17 @@ class SegmentSplitter:
     originals: dict[str, str] = field(default_factory=dict)
 
     def split(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return a plan whose base copy has the segments that a broker makes."""
+        """Return a plan whose base copy has the segments that a broker would roll."""
         try:
             segments = [
-                each
+                new_segment
                 for segment in plan.base.segments.files()
-                for each in self._split_and_copy(segment)
+                for new_segment in self._split_and_copy(segment)
             ]
         except CorruptObjectError:
-            # The offsets are too far apart because an object of a backup is damaged there.
+            # A damaged object of the backup is the reason for the distance of the offsets.
             return plan
-        if not any(each.log_path in self.originals for each in segments):
+        if not any(new_segment.log_path in self.originals for new_segment in segments):
             return plan
         return replace(
             plan, base=replace(plan.base, segments=PartitionSegments.from_files(segments))
@@ -618,15 +658,15 @@ class SegmentSplitter:
     def name_originals(self, restored: RestoredPartition) -> None:
         """Replace split logs by the original logs in the losses of a partition."""
         restored.lost = [
-            replace(each, path=self.originals[each.path], position_bytes=None)
-            if each.path in self.originals
-            else each
-            for each in restored.lost
+            replace(lost_range, path=self.originals[lost_range.path], position_bytes=None)
+            if lost_range.path in self.originals
+            else lost_range
+            for lost_range in restored.lost
         ]
 
 
 def _copy_span(segment: SegmentFile, span: SegmentSpan, path: str) -> None:
     with closing(open_log(segment.log_path, segment)) as log, open(path, "wb") as file:
-        for at in range(span.start_bytes, span.end_bytes, _COPY_BYTES):
-            size = min(_COPY_BYTES, span.end_bytes - at)
-            file.write(log.read_at(at, size).data)
+        for position in range(span.start_bytes, span.end_bytes, _COPY_BYTES):
+            size = min(_COPY_BYTES, span.end_bytes - position)
+            file.write(log.read_at(position, size).data)

@@ -1,8 +1,8 @@
-"""Where the restored logs end: at the ``--until`` of a request, and at the cutoff of a backup.
+"""The ends of restored logs: the ``--until`` of a request, and the cutoff of a backup.
 
-Below its path a backup is one data directory. Its logs end at the boundary that its
-``__transaction_state`` sets: there no transaction is committed in only some of its partitions.
-Executors import none of this.
+A backup is read as one data directory. Its logs end at the boundary that ``__transaction_state``
+of the backup sets: at this boundary, each transaction is committed in all of its partitions or in
+none. Executors do not import this module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from operator import itemgetter
 
 import numpy as np
 
@@ -62,29 +62,29 @@ from kafka_index.core.query.bounds import time_span
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 
-if TYPE_CHECKING:
-    pass
-
 _NAMES_SHOWN = 5
 # Longer than an election. An earlier time is harmless unless a transactional ID has expired since.
-_BEHIND_MS = 60_000
+_MAX_FAILOVER_MS = 60_000
 
 
 def check_until(dump: Dump, request: RestoreRequest) -> None:
-    """Check that timestamps and partitions of the input fit ``--until``."""
+    """Check ``--until`` against the timestamps and partitions of the input."""
     if request.until.time_ms is not None and not request.create_time:
-        _check_times(dump)
+        _check_timestamp_types(dump)
     for topic, offsets in request.until.offsets.items():
         for number, offset in offsets.items():
             partition = TopicPartition(topic, number)
             if partition not in dump.replicas or offset < 0:
+                is_unknown = partition not in dump.replicas
                 raise InputError(
-                    "--until has a partition that is not in the input, or an invalid offset",
+                    "a partition in --until is not in the input"
+                    if is_unknown
+                    else "an offset in --until is negative",
                     found=f"{partition.directory_name}: {offset}",
                 )
 
 
-def _check_times(dump: Dump) -> None:
+def _check_timestamp_types(dump: Dump) -> None:
     """Reject topics with CreateTime. Internal topics are written by brokers."""
     topics = {
         replica.partition.topic
@@ -93,43 +93,45 @@ def _check_times(dump: Dump) -> None:
     }
     if topics:
         raise InputError(
-            "a topic has the timestamps of its producers (CreateTime), which may differ from the "
-            "time of the append",
+            "--until with a time requires topics with LogAppendTime: CreateTime timestamps are "
+            "from producers",
             found=", ".join(sorted(topics)[:5]),
-            hint="give --create-time to use them anyway, or --until with offsets",
+            hint="give --create-time to use the timestamps of producers, or --until with offsets",
         )
 
 
-def check_reached(until: Until, logs: Iterable[Replica]) -> None:
+def check_until_reaches_records(until: Until, logs: Iterable[Replica]) -> None:
     """Reject a point in time before all records.
 
-    Records of internal topics are considered only if there are no other topics.
+    Records of internal topics are considered only if the dump has no other topics.
     """
     if until.time_ms is None:
         return
-    given = list(logs)
-    users = [each for each in given if not each.partition.topic.startswith(INTERNAL_PREFIX)]
-    headers = [(each, _first_header(each)) for each in users or given]
-    first = [(each, header) for each, header in headers if header is not None]
-    # Batches of older formats have no timestamp in their header, and count as reached.
-    reached = [
+    replicas = list(logs)
+    user_replicas = [
+        replica for replica in replicas if not replica.partition.topic.startswith(INTERNAL_PREFIX)
+    ]
+    headers = [(replica, _first_header(replica)) for replica in user_replicas or replicas]
+    first_headers = [(replica, header) for replica, header in headers if header is not None]
+    # Message format v0 and v1 have no timestamp in the batch header: such batches are reached.
+    are_reached = [
         int(header["magic"]) < MAGIC_RECORD_BATCH
         or int(header["max_timestamp_ms"]) <= until.time_ms
-        for _, header in first
+        for _, header in first_headers
     ]
-    if not first or any(reached):
+    if not first_headers or any(are_reached):
         return
     reader = CheckpointReader(UpperBound.LOG_END)
     span = time_span(
         (
-            reader.read(each.partition, each.segments.files(), None, each.tiered)
-            for each, _ in first
+            reader.read(replica.partition, replica.segments.files(), None, replica.tiered)
+            for replica, _ in first_headers
         ),
         ReadSettings(),
     )
     raise InputError(
-        f"--until {time_text(until.time_ms)} is before the first batch of every partition, so that "
-        f"nothing would be restored: {span.text}",
+        f"--until {time_text(until.time_ms)} is before the first batch of every partition: no "
+        f"record would be restored; {span.text}",
         hint="give a later time",
     )
 
@@ -143,7 +145,7 @@ def _has_create_time(replica: Replica) -> bool:
 
 
 def _first_header(replica: Replica) -> np.void | None:
-    """Return the header of the first batch, in the layout of magic 2; None for no batch."""
+    """Return the first batch header in the format of magic 2; None if the log has no batch."""
     for segment in replica.segments.files():
         if segment.log_size_bytes >= RECORD_BATCH_OVERHEAD_BYTES:
             data = store_of(segment.log_path).read(segment.log_path, RECORD_BATCH_OVERHEAD_BYTES)
@@ -160,30 +162,34 @@ class BackupSource:
     path: str
 
     @classmethod
-    def of(cls, request: RestoreRequest) -> BackupSource | None:
-        """Return the backup of a request; None for dumps.
+    def from_request(cls, request: RestoreRequest) -> BackupSource | None:
+        """Return the backup of a request; None if the inputs are dumps.
 
-        Raises `InputError` if other inputs are given: they reflect a different point in time.
+        Raises `InputError` if a backup is combined with other inputs.
         """
         parsed = [parse_backup_path(path) for path in request.inputs]
-        found = [each for each in parsed if each is not None]
-        if not found:
+        backup_paths = [parsed_path for parsed_path in parsed if parsed_path is not None]
+        if not backup_paths:
             return None
-        root, name, _ = found[0]
-        if any(each is None or (each.root, each.backup_id) != (root, name) for each in parsed):
+        root, name, _ = backup_paths[0]
+        if any(
+            parsed_path is None or (parsed_path.root, parsed_path.backup_id) != (root, name)
+            for parsed_path in parsed
+        ):
             raise InputError(
-                "a backup cannot be restored with other inputs, which reflect other points in time",
+                "a backup cannot be restored together with another input, because the input "
+                "reflects another point in time",
                 found=", ".join(request.inputs),
             )
         backup, path = Backup(open_repository(root), name), backup_path(root, name)
         if not backup.copies:
             skipped = [
-                f"{TopicPartition(each.topic, each.partition).directory_name}: {each.reason}"
+                f"{partition.topic}-{partition.partition}: {partition.reason}"
                 for manifest in backup.manifests
-                for each in manifest.skipped
+                for partition in manifest.skipped
             ]
-            names = f"it skipped {first_of(skipped, _NAMES_SHOWN)}" if skipped else None
-            raise InputError("the backup has no partition", path=path, found=names)
+            names = f"skipped {first_of(skipped, _NAMES_SHOWN)}" if skipped else None
+            raise InputError("the backup contains no partition", path=path, found=names)
         return cls(backup, path)
 
     def prepare(self, request: RestoreRequest, dump: Dump, source: SourceCluster) -> RestoreRequest:
@@ -193,87 +199,99 @@ class BackupSource:
         """
         cutoff = time_text(cutoff_time(self.backup.manifests))
         source.backup = f"backup {self.backup.name}, whose cutoff is {cutoff}"
-        source.notes += self._without_deleted(dump, source.image)
+        source.notes += self._remove_deleted_topics(dump, source.image)
         budget = shared_budget(request.max_decompressed_bytes)
-        clamp = self._clamp(request, dump, budget)
+        boundary = self._find_boundary(request, dump, budget)
         if request.consistent:
-            self._refuse_cleaned(clamp.ends)
-        source.notes += self._lacking()
-        source.notes += [f"{TRANSACTION_STATE_TOPIC}: {one}" for one in clamp.faults]
-        until = replace(request.until, clamps=clamp.ends, is_consistent=request.consistent)
-        has_groups = any(each.topic == CONSUMER_OFFSETS_TOPIC for each in dump.replicas)
-        # Each broker of the same cluster would append to its own copy.
+            self._check_states_not_cleaned(boundary.ends)
+        source.notes += self._completeness_notes()
+        source.notes += [f"{TRANSACTION_STATE_TOPIC}: {fault}" for fault in boundary.faults]
+        until = replace(
+            request.until, transaction_ends=boundary.ends, is_consistent=request.consistent
+        )
+        has_groups = any(partition.topic == CONSUMER_OFFSETS_TOPIC for partition in dump.replicas)
+        # In the same cluster, each broker would append to its own copy of a partition.
         clamps = request.clamp_groups or (has_groups and request.cluster is ClusterMode.FRESH)
         return replace(request, until=until, clamp_groups=clamps)
 
     def missing(
         self, request: RestoreRequest, image: ClusterImage | None
     ) -> list[RestoredPartition]:
-        """Return the partitions that the backup lacks, unless its metadata lacks them too.
+        """Return the partitions in the metadata of the backup that the backup does not contain.
 
-        The backup skipped them, or has no part of the broker that stored them.
+        The backup skipped these partitions, or has no data of the broker that stored them.
         """
         skipped: dict[TopicPartition, SkippedPartition] = {}
         for manifest in self.backup.manifests:
-            for each in manifest.skipped:
-                skipped[TopicPartition(each.topic, each.partition)] = each
+            for skipped_partition in manifest.skipped:
+                skipped[TopicPartition(skipped_partition.topic, skipped_partition.partition)] = (
+                    skipped_partition
+                )
         reasons = {
-            partition: (each.topic_id or "", f"the backup skipped it: {each.reason}")
-            for partition, each in skipped.items()
+            partition: (
+                skipped_partition.topic_id or "",
+                f"the backup skipped the partition: {skipped_partition.reason}",
+            )
+            for partition, skipped_partition in skipped.items()
         }
-        lacking = missing_brokers(self.backup.manifests)
-        if lacking and image is not None:
-            brokers = ", ".join(map(str, lacking))
-            why = f"the backup lacks broker {brokers}, and other brokers have no copy"
+        missing_broker_ids = missing_brokers(self.backup.manifests)
+        if missing_broker_ids and image is not None:
+            brokers = ", ".join(map(str, missing_broker_ids))
+            broker_reason = (
+                f"the backup has no data of broker {brokers}, and no copy of the partition on "
+                "other brokers"
+            )
             for topic in image.topics.values():
                 for number in topic.partitions:
                     partition = TopicPartition(topic.name, number)
-                    reasons.setdefault(partition, (topic.topic_id, why))
+                    reasons.setdefault(partition, (topic.topic_id, broker_reason))
         return [
             RestoredPartition(partition, "", topic_id, code=NOT_IN_DUMP, reason=reason)
             for partition, (topic_id, reason) in sorted(reasons.items())
             if partition not in self.backup.copies
             and (request.topics is None or request.topics.fullmatch(partition.topic))
-            and _has(image, partition)
+            and _has_partition(image, partition)
         ]
 
-    def _without_deleted(self, dump: Dump, image: ClusterImage | None) -> list[str]:
+    def _remove_deleted_topics(self, dump: Dump, image: ClusterImage | None) -> list[str]:
         """Remove the topics from the dump that the metadata of the backup lacks; return notes.
 
-        The metadata log was captured last.
+        The backup captures the metadata log last, so such topics were deleted during the backup.
         """
         if image is None:
             return []
-        gone = [
+        deleted_partitions = [
             partition
             for partition in dump.replicas
             if partition in self.backup.copies
-            and self._copy(partition).topic_id not in image.topics
+            and self._partition_backup(partition).topic_id not in image.topics
         ]
-        for partition in gone:
+        for partition in deleted_partitions:
             del dump.replicas[partition]
-        topics = sorted({each.topic for each in gone})
-        return [f"{each} was deleted during the backup: it is not restored" for each in topics]
+        topics = sorted({partition.topic for partition in deleted_partitions})
+        return [
+            f"{topic} is not restored: the topic was deleted during the backup" for topic in topics
+        ]
 
-    def _clamp(
+    def _find_boundary(
         self, request: RestoreRequest, dump: Dump, budget: DecompressionBudget
     ) -> TransactionBoundary:
         until = request.until
-        begun_ms = self._states_ms()
-        settled = _settled(self.backup)
-        is_until = request.consistent and until.is_given
+        complete_from_ms = self._complete_states_ms()
+        settled_offsets = _settled_offsets(self.backup)
+        is_until = request.consistent and until.is_requested
         if is_until:
-            settled = {}
+            settled_offsets = {}
             if until.time_ms is not None:
-                begun_ms = min(begun_ms, until.time_ms)
-                settled = self._settled_before(until.time_ms)
-        replicas = [each[0] for each in dump.replicas.values()]
-        if all(each.partition.topic != TRANSACTION_STATE_TOPIC for each in replicas):
-            replicas += self._states()
+                complete_from_ms = min(complete_from_ms, until.time_ms)
+                settled_offsets = self._settled_offsets_before(until.time_ms)
+        replicas = [replica_list[0] for replica_list in dump.replicas.values()]
+        if all(replica.partition.topic != TRANSACTION_STATE_TOPIC for replica in replicas):
+            replicas += self._read_transaction_states()
         logs = []
         for replica in replicas:
-            copy = self._copy(replica.partition)
-            settled_offset = settled.get((replica.partition, copy.topic_id), 0)
+            copy = self._partition_backup(replica.partition)
+            settled_offset = settled_offsets.get((replica.partition, copy.topic_id), 0)
             is_state = replica.partition.topic == TRANSACTION_STATE_TOPIC
             if settled_offset >= copy.end_offset and not is_state:
                 continue
@@ -284,88 +302,100 @@ class BackupSource:
                 [(chunk.base_offset, chunk.size_bytes) for chunk in copy.chunks],
             )
             if is_until:
-                end = until.offset_of(replica.partition)
+                end = until.end_offset_for(replica.partition)
                 log = replace(
                     log,
                     end_offset=INT64_MAX if end is None else end,
                     end_ms=INT64_MAX if until.time_ms is None else until.time_ms,
                 )
             logs.append(log)
-        return find_transaction_boundary(logs, begun_ms, budget)
+        return find_transaction_boundary(logs, complete_from_ms, budget)
 
-    def _states_ms(self) -> int:
-        """Return a time before which ``__transaction_state`` has all transactions."""
-        begun_ms = min(each.capture.begun_ms for each in self.backup.manifests)
-        late = [manifest.capture.high_watermarks_ms for manifest in _states_behind(self.backup)]
-        return min([begun_ms, *(each - _BEHIND_MS for each in late)])
+    def _complete_states_ms(self) -> int:
+        """Return a time before which ``__transaction_state`` contains all transactions."""
+        capture_start_ms = min(
+            manifest_ms.capture.begun_ms for manifest_ms in self.backup.manifests
+        )
+        high_watermarks_ms = [
+            manifest.capture.high_watermarks_ms
+            for manifest in _incomplete_state_manifests(self.backup)
+        ]
+        return min(
+            [
+                capture_start_ms,
+                *(manifest_ms - _MAX_FAILOVER_MS for manifest_ms in high_watermarks_ms),
+            ]
+        )
 
-    def _settled_before(self, time_ms: int) -> _Settled:
+    def _settled_offsets_before(self, time_ms: int) -> _SettledOffsets:
         """Return the settled offsets of the newest complete backup before a time."""
         repository = self.backup.repository
         name = repository.newest_complete(time_ms)
-        return {} if name is None else _settled(Backup(repository, name))
+        return {} if name is None else _settled_offsets(Backup(repository, name))
 
-    def _states(self) -> list[Replica]:
-        """Read ``__transaction_state``, which the request excludes."""
-        if all(each.topic != TRANSACTION_STATE_TOPIC for each in self.backup.copies):
+    def _read_transaction_states(self) -> list[Replica]:
+        """Read ``__transaction_state`` of the backup if the request excludes the topic."""
+        if all(partition.topic != TRANSACTION_STATE_TOPIC for partition in self.backup.copies):
             return []
         states = read_dumps([self.path], None, topics=re.compile(TRANSACTION_STATE_TOPIC))
-        return [each[0] for each in states.replicas.values()]
+        return [partition[0] for partition in states.replicas.values()]
 
-    def _refuse_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
+    def _check_states_not_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
         """Reject a point in time if the log cleaner has removed its transaction states."""
         for partition, end in sorted(ends.items()):
             if partition.topic != TRANSACTION_STATE_TOPIC:
                 continue
-            cleaned = self._copy(partition).cleaner_offset
-            if cleaned is not None and cleaned > end:
+            cleaner_offset = self._partition_backup(partition).cleaner_offset
+            if cleaner_offset is not None and cleaner_offset > end:
                 raise InputError(
-                    f"{partition.directory_name} was cleaned after the point in time: the "
-                    "transactions that were open then are unknown",
+                    f"{partition.directory_name} was compacted after the --until time: the "
+                    "transactions that were open at this time are unknown",
                     path=self.path,
-                    expected=f"cleaned up to offset {end} at most",
-                    found=f"cleaned up to offset {cleaned}",
-                    hint="give an earlier backup after the point in time, or restore the backup "
-                    "before it completely: backup:URI@TIME without --until",
+                    expected=f"compacted up to offset {end} at most",
+                    found=f"compacted up to offset {cleaner_offset}",
+                    hint="give an earlier backup that was made after the --until time, or restore "
+                    "the last backup before this time completely (without --until)",
                 )
 
-    def _lacking(self) -> Iterator[str]:
+    def _completeness_notes(self) -> Iterator[str]:
         """Yield notes about missing brokers, and logs that end before the cutoff."""
         manifests = self.backup.manifests
-        lacking = missing_brokers(manifests)
-        if lacking:
+        missing_broker_ids = missing_brokers(manifests)
+        if missing_broker_ids:
             yield (
-                f"backup {self.backup.name} is incomplete: it lacks broker "
-                f"{', '.join(map(str, lacking))}; its partitions are copies of other brokers, or "
-                "missing"
+                f"backup {self.backup.name} is incomplete: it has no data of broker "
+                f"{', '.join(map(str, missing_broker_ids))}, whose partitions are copied from "
+                "other brokers or missing"
             )
         if not is_consistent(manifests):
             yield (
-                f"the brokers of backup {self.backup.name} did not synchronize: its transactions "
-                "and groups are not consistent"
+                f"the brokers of backup {self.backup.name} did not synchronize: transactions and "
+                "committed offsets are not consistent"
             )
-        behind = [partition for partition, _ in _behind(self.backup)]
-        if behind:
-            names = first_of([each.directory_name for each in behind], _NAMES_SHOWN)
+        early_partitions = [partition for partition, _ in _logs_before_cutoff(self.backup)]
+        if early_partitions:
+            names = first_of(
+                [partition.directory_name for partition in early_partitions], _NAMES_SHOWN
+            )
             yield (
-                f"{plural(len(behind), 'log')} of backup {self.backup.name} end before its cutoff, "
-                f"because a broker was killed shortly before: {names}; the records acknowledged "
-                "last may be missing, and transactions and groups are not consistent"
+                f"{plural(len(early_partitions), 'log')} of backup {self.backup.name} end before "
+                f"the cutoff, because a broker was killed: {names}. The last acknowledged records "
+                "may be missing, and transactions and committed offsets are not consistent"
             )
 
-    def _copy(self, partition: TopicPartition) -> PartitionBackup:
+    def _partition_backup(self, partition: TopicPartition) -> PartitionBackup:
         return self.backup.copies[partition][1]
 
 
-_Settled = dict[tuple[TopicPartition, str], int]
+_SettledOffsets = dict[tuple[TopicPartition, str], int]
 
 
-def _settled(backup: Backup) -> _Settled:
-    """Return the settled offsets of a backup, which precede its capture; keyed by partition and ID.
+def _settled_offsets(backup: Backup) -> _SettledOffsets:
+    """Return the settled offsets of a backup by partition and topic ID.
 
-    There are none if the brokers did not synchronize, or ``__transaction_state`` is incomplete.
+    The result is empty if the brokers did not synchronize or ``__transaction_state`` is incomplete.
     """
-    if not is_consistent(backup.manifests) or _states_behind(backup):
+    if not is_consistent(backup.manifests) or _incomplete_state_manifests(backup):
         return {}
     return {
         (partition, copy.topic_id): copy.settled_offset
@@ -373,64 +403,80 @@ def _settled(backup: Backup) -> _Settled:
     }
 
 
-def _behind(backup: Backup) -> Iterator[tuple[TopicPartition, Manifest]]:
+def _logs_before_cutoff(backup: Backup) -> Iterator[tuple[TopicPartition, Manifest]]:
     """Yield the logs that end before the cutoff, with their manifests.
 
-    The high watermark of a killed broker is older than the capture. The high watermark of its
-    followers may be older, until one of them becomes the leader.
+    The high watermark of a killed broker is older than the capture. The high watermarks of the
+    followers may also be older, until a follower becomes the leader.
     """
-    for partition, (manifest, copy) in sorted(backup.copies.items(), key=lambda each: each[0]):
+    for partition, (manifest, copy) in sorted(backup.copies.items(), key=itemgetter(0)):
         if not all(segment.is_done for segment in copy.segments):
             yield partition, manifest
 
 
-def _states_behind(backup: Backup) -> list[Manifest]:
-    return [found for key, found in _behind(backup) if key.topic == TRANSACTION_STATE_TOPIC]
+def _incomplete_state_manifests(backup: Backup) -> list[Manifest]:
+    return [
+        manifest
+        for key, manifest in _logs_before_cutoff(backup)
+        if key.topic == TRANSACTION_STATE_TOPIC
+    ]
 
 
-def _has(image: ClusterImage | None, partition: TopicPartition) -> bool:
-    """Return whether a cluster has a partition; True if it is unknown."""
+def _has_partition(image: ClusterImage | None, partition: TopicPartition) -> bool:
+    """Return whether a cluster has a partition; True if the metadata of the cluster is unknown."""
     if image is None:
         return True
     topic = image.topic_named(partition.topic)
     return topic is not None and partition.partition in topic.partitions
 
 
-def following_backup(request: RestoreRequest) -> RestoreRequest:
-    """Return a request for the first backup after the point in time, instead of the newest."""
+def select_backup(request: RestoreRequest) -> RestoreRequest:
+    """Select the first backup after the ``--until`` time, instead of the newest backup."""
     time_ms = request.until.time_ms
     if time_ms is None:
         return request
-    return replace(request, inputs=tuple(_following(path, time_ms) for path in request.inputs))
+    return replace(
+        request, inputs=tuple(_select_backup_path(path, time_ms) for path in request.inputs)
+    )
 
 
-def _following(path: str, time_ms: int) -> str:
+def _select_backup_path(path: str, time_ms: int) -> str:
     parsed = parse_backup_path(path)
     if parsed is None:
         return path
     repository = open_repository(parsed.root)
     if parsed.backup_id != repository.newest_complete():
         return path
-    below = f"/{parsed.below}" if parsed.below else ""
-    return (
-        f"{backup_path(parsed.root, _first_after(repository, time_ms) or parsed.backup_id)}{below}"
-    )
+    backup_id = _first_backup_after(repository, time_ms) or parsed.backup_id
+    subdirectory = f"/{parsed.below}" if parsed.below else ""
+    return f"{backup_path(parsed.root, backup_id)}{subdirectory}"
 
 
-def _first_after(repository: Repository, time_ms: int) -> str | None:
+def _first_backup_after(repository: Repository, time_ms: int) -> str | None:
     """Return the first complete backup that no broker began to capture before a time."""
     backups = repository.brokers_by_backup()
 
-    def begun_ms(name: str) -> int | None:
-        manifests = repository.complete_manifests(name, backups[name])
-        return min((each.capture.begun_ms for each in manifests), default=None)
+    def capture_start_ms(backup_id: str) -> int | None:
+        manifests = repository.complete_manifests(backup_id, backups[backup_id])
+        return min((manifest.capture.begun_ms for manifest in manifests), default=None)
 
-    first = None
+    selected = None
     # A backup that was opened before the time may have been captured after it.
-    for name in sorted((each for each in backups if backup_id_ms(each) < time_ms), reverse=True):
-        begun = begun_ms(name)
-        if begun is not None and begun < time_ms:
+    for name in sorted(
+        (backup_id for backup_id in backups if backup_id_ms(backup_id) < time_ms), reverse=True
+    ):
+        start_ms = capture_start_ms(name)
+        if start_ms is not None and start_ms < time_ms:
             break
-        first = name if begun is not None else first
-    later = (each for each in sorted(backups) if backup_id_ms(each) >= time_ms)
-    return first or next((each for each in later if (begun_ms(each) or -1) >= time_ms), None)
+        selected = name if start_ms is not None else selected
+    later_backup_ids = (
+        backup_id for backup_id in sorted(backups) if backup_id_ms(backup_id) >= time_ms
+    )
+    return selected or next(
+        (
+            backup_id
+            for backup_id in later_backup_ids
+            if (capture_start_ms(backup_id) or -1) >= time_ms
+        ),
+        None,
+    )

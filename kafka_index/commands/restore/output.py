@@ -1,14 +1,14 @@
-"""The output directory: its checks, its state file and journal, the files at its root, its logs.
+"""The output directory: checks, state file, journal, files in the root directory, and logs.
 
-An unfinished restore has no ``meta.properties``, without which no broker starts, and no clean
-shutdown file. Both are written before the logs, under hidden names, and renamed at the end
-(`LastFiles`). The journal gets a line for each finished partition, when all of its files are
-durable. A broker ignores the state file and the journal. Both stay, so that the same restore can be
-run again until a broker has started, even if it was killed after its last step.
+The output of an unfinished restore has no clean shutdown file and no ``meta.properties``, without
+which no broker starts. These two files are written before the logs, under hidden names, and renamed
+at the end (`LastFiles`). When all files of a partition are durable, the journal gets a line for the
+partition. A broker ignores the state file and the journal. A restore that was killed after its last
+step can be run again, since the state file and the journal are not removed.
 
-Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares the blocks of its
-source until one of the two is written. A hard link is the same file: a broker that truncates it
-truncates the log of the dump.
+Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares blocks with its
+source until one of the two files is written. A hard link is the same file: a broker that truncates
+the log also truncates the log of the dump.
 """
 
 from __future__ import annotations
@@ -22,13 +22,14 @@ import stat
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
+from operator import attrgetter
 from typing import Any
 
 from msgspec import MsgspecError
 
 from kafka_index.commands.restore.cluster import (
     Identity,
-    is_separate,
+    has_separate_metadata_log,
     refuse_identity,
 )
 from kafka_index.commands.restore.plan import RestorePlan
@@ -93,8 +94,8 @@ JOURNAL_FILE = ".kafka-index-restore.journal"
 _FORMATTED = frozenset({META_PROPERTIES, BOOTSTRAP_CHECKPOINT, METADATA_LOG})
 #: The file that seeding adds if the output is also the metadata log directory.
 _SEEDED = frozenset({BOOTSTRAP_CHECKPOINT + ".orig"})
-# Files of runs that ended before they wrote a state file.
-_OF_KILLED_RUNS = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
+# Files of runs that were killed before they wrote a state file.
+_KILLED_RUN_FILES = re.compile(r"\.(kafka-index[A-Za-z0-9_.-]+|[A-Za-z._-]+\.tmp)")
 _ROOT_FILES = frozenset(
     {
         META_PROPERTIES,
@@ -109,26 +110,26 @@ _ROOT_FILES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """A directory that a restore may write, and the state of an earlier run of the same restore."""
+    """A directory that a restore may write, and the state of an earlier run of the restore."""
 
     path: str
-    begun: RestoreState | None
+    earlier_state: RestoreState | None
     properties: Mapping[str, str]
 
 
-def directory_to_write(given: str, what: str, read: Iterable[str], *, hint: str) -> str:
-    """Return the path of a directory that may be created or written; `what` is its name in errors.
+def directory_to_write(user_path: str, label: str, inputs: Iterable[str], *, hint: str) -> str:
+    """Return the path of a directory that may be created or written; `label` is for errors.
 
-    Raises `InputError` if it is remote, not a directory, overlaps with an input, or a broker runs
-    on it.
+    Raises `InputError` if the path is remote, not a directory, or overlaps with an input, or if a
+    broker runs on the directory.
     """
-    refuse_remote(given, f"{what} has to be a local directory", hint=hint)
-    path = os.path.realpath(local_path(given))
-    refuse_overlap(path, given, read, hint=hint)
+    refuse_remote(user_path, f"{label} must be a local directory", hint=hint)
+    path = os.path.realpath(local_path(user_path))
+    refuse_overlap(path, user_path, inputs, hint=hint)
     if os.path.isdir(path):
         reject_running(path, f"nothing was written; {hint}")
     elif os.path.lexists(path):
-        raise InputError(f"{what} is not a directory", path=given, hint=hint)
+        raise InputError(f"{label} is not a directory", path=user_path, hint=hint)
     return path
 
 
@@ -137,52 +138,54 @@ def check_output(plan: RestorePlan) -> RestoreTarget:
     hint = "choose another --output"
     path = directory_to_write(plan.request.output, "the output", plan.inputs, hint=hint)
     if os.path.isdir(path):
-        found = _read_target(path, plan)
-        if found.begun is not None:
-            return found
+        target = _read_target(path, plan)
+        if target.earlier_state is not None:
+            return target
     store_of(path).make_writable_directory(path)
-    return RestoreTarget(path, None, _properties(path))
+    return RestoreTarget(path, None, _read_properties(path))
 
 
 def check_same_output(plan: RestorePlan, output: RestoreTarget, identity: Identity) -> None:
     """Check the output directories for the cluster of the dump."""
-    dump, given = plan.dump, plan.request.metadata_output
-    is_begun = output.begun is not None
-    if output.properties and (not is_begun or output.properties != identity.properties):
+    dump, metadata_output = plan.dump, plan.request.metadata_output
+    is_resumed = output.earlier_state is not None
+    if output.properties and (not is_resumed or output.properties != identity.properties):
         raise InputError(
-            "the output is formatted, but the source cluster has another identity",
+            "the identity of the formatted output is not the identity of the source cluster",
             path=output.path,
             hint="give an empty --output",
         )
-    if is_separate(dump) and given is None:
+    if has_separate_metadata_log(dump) and metadata_output is None:
         raise InputError(
             "the metadata log is in a separate directory of the dump",
             path=dump.metadata_logs[0],
             hint="give --metadata-output DIR, an empty directory that becomes metadata.log.dir",
         )
-    if given is not None:
-        hint, read = "give another --metadata-output", [*plan.inputs, output.path]
-        path = directory_to_write(given, "the metadata output", read, hint=hint)
-        refuse_used_metadata(dump, path, is_begun=is_begun)
+    if metadata_output is not None:
+        hint, inputs = "give another --metadata-output", [*plan.inputs, output.path]
+        path = directory_to_write(metadata_output, "the metadata output", inputs, hint=hint)
+        refuse_used_metadata(dump, path, is_resumed=is_resumed)
 
 
-def check_again(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
-    """Check an output directory again after its lock is taken.
+def recheck_output(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
+    """Check a locked output directory again.
 
-    Another run, or a broker, may have used it between the check and the lock.
+    Another run or a broker may have used the directory between the first check and the lock.
     """
-    # The broker's lock file is not opened: closing it would release the lock.
-    found = _read_target(output.path, plan)
-    has_begun_since = found.begun is not None and output.begun is None
-    if found.properties != output.properties and not has_begun_since:
+    # Do not open the lock file of the broker: closing the file would release the lock.
+    target = _read_target(output.path, plan)
+    has_started_since = target.earlier_state is not None and output.earlier_state is None
+    if target.properties != output.properties and not has_started_since:
         raise InputError(
-            "the output has changed since it was checked",
+            "another process changed the output while this restore started",
             path=output.path,
-            hint="is another restore running? run this one again",
+            hint="check that no other restore is running, and run the command again",
         )
     if plan.metadata_output is not None:
-        refuse_used_metadata(plan.dump, plan.metadata_output, is_begun=found.begun is not None)
-    return found
+        refuse_used_metadata(
+            plan.dump, plan.metadata_output, is_resumed=target.earlier_state is not None
+        )
+    return target
 
 
 def _read_target(path: str, plan: RestorePlan) -> RestoreTarget:
@@ -190,50 +193,51 @@ def _read_target(path: str, plan: RestorePlan) -> RestoreTarget:
     if STATE_FILE in names:
         return _read_unfinished(path, names, plan)
     _refuse_foreign(path, names)
-    return RestoreTarget(path, None, _properties(path))
+    return RestoreTarget(path, None, _read_properties(path))
 
 
 def _read_unfinished(path: str, names: set[str], plan: RestorePlan) -> RestoreTarget:
-    begun = restore_state(path).read()
-    if begun is None or begun.inputs != plan.digest:
+    earlier_state = restore_state(path).read()
+    if earlier_state is None or earlier_state.inputs != plan.digest:
         raise InputError(
             "the output has an unfinished restore of another input or other options",
             path=path,
-            hint="give the same input and options to complete it, or choose an empty --output",
+            hint="give the input and options of the unfinished restore, or choose an empty "
+            "--output",
         )
-    partitions = {each.partition.directory_name for each in plan.partitions}
+    partitions = {partition_plan.partition.directory_name for partition_plan in plan.partitions}
     foreign = {
         name
         for name in names.difference(_FORMATTED, _SEEDED, _ROOT_FILES, partitions, {BROKER_LOCK})
-        if not _is_of_killed_run(name)
+        if not _may_be_left_by_killed_run(name)
     }
     if foreign:
         raise InputError(
             "the output contains a restore and a file that the restore did not write",
             path=path,
             found=min(foreign),
-            hint="was a broker started on it? choose another --output",
+            hint="choose another --output: a broker may have started on this directory",
         )
-    return RestoreTarget(path, begun, _properties(path))
+    return RestoreTarget(path, earlier_state, _read_properties(path))
 
 
 def _refuse_foreign(path: str, names: set[str]) -> None:
     """Reject a directory with files that neither formatting nor a killed run writes."""
     for name in sorted(names):
-        if name == BROKER_LOCK or _is_of_killed_run(name):
+        if name == BROKER_LOCK or _may_be_left_by_killed_run(name):
             continue
         if name not in _FORMATTED or not _is_formatted(path, name):
             raise InputError(
                 "the output is not empty",
                 path=path,
                 found=name,
-                hint="nothing was written; choose another --output, or empty it",
+                hint="nothing was written; choose another --output, or empty the directory",
             )
 
 
-def _is_of_killed_run(name: str) -> bool:
+def _may_be_left_by_killed_run(name: str) -> bool:
     """Return whether a killed run may have left an entry of this name."""
-    return (_OF_KILLED_RUNS.fullmatch(name) or STAGING.fullmatch(name)) is not None
+    return (_KILLED_RUN_FILES.fullmatch(name) or STAGING.fullmatch(name)) is not None
 
 
 def _is_formatted(path: str, name: str) -> bool:
@@ -243,7 +247,7 @@ def _is_formatted(path: str, name: str) -> bool:
     return os.path.isdir(file) and set(os.listdir(file)) <= {FIRST_SNAPSHOT}
 
 
-def _properties(path: str) -> dict[str, str]:
+def _read_properties(path: str) -> dict[str, str]:
     file = os.path.join(path, META_PROPERTIES)
     if os.path.exists(file):
         # If an unfinished restore was formatted again, the new identity applies.
@@ -252,30 +256,30 @@ def _properties(path: str) -> dict[str, str]:
     return read_properties(last_files(path).hidden(META_PROPERTIES)) or {}
 
 
-def refuse_used_metadata(dump: Dump, target: str, *, is_begun: bool) -> None:
+def refuse_used_metadata(dump: Dump, target: str, *, is_resumed: bool) -> None:
     """Reject a metadata log directory with files that an unfinished restore did not copy."""
     source = dump.metadata_logs[0]
-    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_begun else set()
-    foreign = _foreign(target, copied)
-    if foreign is None and is_begun:
-        sizes = {each.name: each.file_version()[0] for each in scan_directory(source)}
-        foreign = _foreign(os.path.join(target, METADATA_LOG), set(sizes), sizes)
+    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_resumed else set()
+    foreign = _first_foreign_entry(target, copied)
+    if foreign is None and is_resumed:
+        sizes = {entry.name: entry.file_version()[0] for entry in scan_directory(source)}
+        foreign = _first_foreign_entry(os.path.join(target, METADATA_LOG), set(sizes), sizes)
     if foreign is not None:
         raise InputError(
             "the metadata output is not an empty directory",
             path=target,
             found=foreign,
-            hint="was a controller started on it? give another --metadata-output",
+            hint="give another --metadata-output: a controller may have started on this directory",
         )
 
 
-def _foreign(
+def _first_foreign_entry(
     directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
 ) -> str | None:
-    """Return the first entry with another name or another size, if there is one."""
+    """Return the first entry whose name is not in `names`, or whose size is not in `sizes`."""
     if not os.path.isdir(directory):
         return None
-    for entry in sorted(os.scandir(directory), key=lambda each: each.name):
+    for entry in sorted(os.scandir(directory), key=attrgetter("name")):
         is_scratch = entry.name.startswith(".") and entry.name.endswith(".tmp")
         if entry.name == BROKER_LOCK or (is_scratch and names):
             continue
@@ -290,14 +294,14 @@ _VERSION = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreState(RunState):
-    """The state file of a restore: the digest of its plan, its new topic IDs, its point in time."""
+    """The state file of a restore: plan digest, new topic IDs, and point in time."""
 
     topic_ids: dict[str, TopicId]
     until_ms: Int64 | None = None
 
     def begin(self, output: str) -> None:
-        """Write an empty journal and the state file, durably, before anything else."""
-        # The journal exists durably before lines are appended; without a state file it is ignored.
+        """Write an empty journal and the state file, durably, before other files."""
+        # The journal must exist durably before a line is appended to the journal.
         store_of(output).put(os.path.join(output, JOURNAL_FILE), b"")
         restore_state(output).write(self)
 
@@ -309,13 +313,13 @@ def restore_state(output: str) -> StateFile[RestoreState]:
         RestoreState,
         _VERSION,
         "state of a restore",
-        "restore to an empty --output, or complete it with the version that began it",
+        "restore to an empty --output, or complete the restore with the version that began it",
     )
 
 
 @dataclass(frozen=True, slots=True)
-class _Files:
-    """The digest of the files of a finished partition, in its line of the journal."""
+class _JournalDigest:
+    """The digest of the files of a finished partition; None if the partition was reopened."""
 
     files: str | None
 
@@ -328,31 +332,35 @@ class Journal:
         self._path = os.path.join(output, JOURNAL_FILE)
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
-        """Return the finished partitions; raise `InputError` if a file of theirs has changed."""
-        last = {}
+        """Return the finished partitions; raise `InputError` if one of their files changed."""
+        latest = {}
         for line in self._lines():
-            restored, files = _decode_line(line, self._path)
-            last[restored.partition] = restored, files
-        found = {}
-        for partition, (restored, files) in last.items():
-            if restored.is_left_out or files is None:
+            restored, files = _decode_journal_line(line, self._path)
+            latest[restored.partition] = restored, files
+        finished = {}
+        for partition, (restored, files) in latest.items():
+            if restored.is_skipped or files is None:
                 continue
             directory = os.path.join(self._output, partition.directory_name)
             if _files_digest(directory) != files:
                 raise InputError(
-                    "the partition has changed since it was restored",
+                    "a restored partition was changed",
                     path=directory,
-                    hint="was a broker started on this output? restore to an empty directory",
+                    hint="restore to an empty directory: a broker may have started on this output",
                 )
-            found[partition] = restored
-        return found
+            finished[partition] = restored
+        return finished
 
     def add(self, restored: Iterable[RestoredPartition]) -> None:
         """Append the lines of finished partitions, durably."""
         self._append(
-            asdict(each)
-            | {"files": _files_digest(os.path.join(self._output, each.partition.directory_name))}
-            for each in restored
+            asdict(partition)
+            | {
+                "files": _files_digest(
+                    os.path.join(self._output, partition.partition.directory_name)
+                )
+            }
+            for partition in restored
         )
 
     def reopen(self, restored: RestoredPartition) -> None:
@@ -379,20 +387,23 @@ class Journal:
             return []
         except OSError as error:
             raise publish_error(error, self._path, "read the journal") from error
-        return list(filter(None, map(_parse_line, data[:end].splitlines())))
+        return list(filter(None, map(_parse_json, data[:end].splitlines())))
 
 
-def _parse_line(line: bytes) -> Any:
-    """Return the content of a line; None if it is not JSON."""
+def _parse_json(line: bytes) -> Any:
+    """Return the content of a line; None if the line is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(line)
     return None
 
 
-def _decode_line(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
-    """Return a finished partition, and the digest of its files; None for a reopened one."""
+def _decode_journal_line(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
+    """Return a partition and the digest of its files; None if the partition was reopened."""
     try:
-        found, files = convert_fields(line, RestoredPartition), convert_fields(line, _Files).files
+        restored, files = (
+            convert_fields(line, RestoredPartition),
+            convert_fields(line, _JournalDigest).files,
+        )
     except (MsgspecError, TypeError) as error:
         raise InputError(
             f"a line of the journal is malformed: {error}",
@@ -400,14 +411,14 @@ def _decode_line(line: Any, path: str) -> tuple[RestoredPartition, str | None]:
             found=repr(line)[:80],
             hint="restore to an empty --output",
         ) from error
-    if parse_partition_directory(found.partition.directory_name) != found.partition:
+    if parse_partition_directory(restored.partition.directory_name) != restored.partition:
         raise InputError(
-            "a line of the journal is malformed: not a partition",
+            "a line of the journal is malformed: invalid partition",
             path=path,
-            found=repr(found.partition)[:80],
+            found=repr(restored.partition)[:80],
             hint="restore to an empty --output",
         )
-    return found, files
+    return restored, files
 
 
 def _files_digest(directory: str) -> str:
@@ -415,19 +426,19 @@ def _files_digest(directory: str) -> str:
     digest = hashlib.sha256()
     try:
         with os.scandir(directory) as entries:
-            found = sorted((entry.name, entry.stat()) for entry in entries)
+            statuses = sorted((entry.name, entry.stat()) for entry in entries)
     except FileNotFoundError:
         return ""
     except OSError as error:
-        raise publish_error(error, directory, "look at a restored partition") from error
-    for name, info in found:
+        raise publish_error(error, directory, "list a restored partition") from error
+    for name, info in statuses:
         digest.update(f"{name} {info.st_ino} {info.st_size} {info.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 
-#: Published last, in this order: a broker starts with the first, and skips log recovery with the
-#: second.
-_LAST = (META_PROPERTIES, CLEAN_SHUTDOWN)
+#: Published last, in this order. A broker needs ``meta.properties`` to start, and skips log
+#: recovery if the clean shutdown file exists.
+_LAST_FILE_NAMES = (META_PROPERTIES, CLEAN_SHUTDOWN)
 _COPY_BYTES = 64 << 20
 _NO_RANGE_COPIES = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP})
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP})
@@ -436,35 +447,35 @@ _PROBE = "probe"
 
 def disable_startup(output: str, properties: Mapping[str, str], broker_epoch: int) -> None:
     """Write ``meta.properties`` and the clean shutdown file under hidden names, durably."""
-    last = last_files(output)
-    last.hide()
-    if properties and not os.path.exists(last.hidden(META_PROPERTIES)):
+    startup_files = last_files(output)
+    startup_files.hide()
+    if properties and not os.path.exists(startup_files.hidden(META_PROPERTIES)):
         text = "".join(f"{name}={value}\n" for name, value in sorted(properties.items()))
-        write_durably(last.hidden(META_PROPERTIES), text.encode())
+        write_durably(startup_files.hidden(META_PROPERTIES), text.encode())
     text = f'{{"version":0,"brokerEpoch":{broker_epoch}}}'
-    write_durably(last.hidden(CLEAN_SHUTDOWN), text.encode())
+    write_durably(startup_files.hidden(CLEAN_SHUTDOWN), text.encode())
     sync_directory(output)
 
 
 def last_files(output: str) -> LastFiles:
-    return LastFiles(output, _LAST)
+    return LastFiles(output, _LAST_FILE_NAMES)
 
 
 def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPartition]) -> None:
-    """Write the checkpoints of the restored partitions at the root, durably."""
-    restored = [each for each in partitions if not each.is_left_out]
-    ends = {each.partition: each.log_end_offset for each in restored}
+    """Write the checkpoints of the restored partitions to the root directory, durably."""
+    restored = [partition for partition in partitions if not partition.is_skipped]
+    ends = {partition.partition: partition.log_end_offset for partition in restored}
     log_starts = {
-        each.partition: each.log_start_offset
-        for each in restored
-        if each.log_start_offset > each.base_offset
+        partition.partition: partition.log_start_offset
+        for partition in restored
+        if partition.log_start_offset > partition.base_offset
     }
-    cleaned_to = {each.partition: each.cleaned_to for each in plan.partitions}
+    cleaned_to = {partition.partition: partition.cleaned_to for partition in plan.partitions}
     cleaned = {
-        each.partition: offset
-        for each in restored
-        if (offset := cleaned_to[each.partition]) is not None
-        and each.log_start_offset <= offset <= each.log_end_offset
+        partition.partition: offset
+        for partition in restored
+        if (offset := cleaned_to[partition.partition]) is not None
+        and partition.log_start_offset <= offset <= partition.log_end_offset
     }
     for name, offsets in (
         (RECOVERY_POINT_CHECKPOINT, ends),
@@ -478,7 +489,7 @@ def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPart
 
 
 def make_directory(path: str) -> None:
-    with publishing(path, "make the directory"):
+    with publishing(path, "create the directory"):
         os.makedirs(path, exist_ok=True)
 
 
@@ -533,14 +544,14 @@ def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
     probe = os.path.join(staging, _PROBE)
     try:
         if not store_of(sample.log_path).has_links:
-            works = False
+            is_supported = False
         elif link is Link.HARD:
-            works = _link(sample.log_path, probe)
+            is_supported = _link_log(sample.log_path, probe)
         else:
-            works = _clone(sample.log_path, probe)
+            is_supported = _clone_log(sample.log_path, probe)
     finally:
-        _remove(probe)
-    if works:
+        _remove_file(probe)
+    if is_supported:
         return Link.HARD if link is Link.HARD else Link.REFLINK
     if link is Link.AUTO:
         return Link.COPY
@@ -548,57 +559,57 @@ def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
         f"the logs of the input cannot be restored with --link {link}",
         path=sample.log_path,
         expected="input and output on one file system"
-        + (" that shares blocks (XFS, btrfs)" if link is Link.REFLINK else ""),
+        + (" with support for clones (XFS, btrfs)" if link is Link.REFLINK else ""),
         hint="use --link auto or --link copy",
     )
 
 
 def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
     """Copy, clone or link the log of a segment, with its modification time."""
-    _remove(target)
+    _remove_file(target)
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
-    with closing(_open_listed(segment)) as source:
-        is_linked = link is Link.HARD and is_rolled and _link(segment.log_path, target)
-        if is_linked or (link is Link.REFLINK and _clone(segment.log_path, target)):
+    with closing(_open_listed_log(segment)) as source:
+        is_linked = link is Link.HARD and is_rolled and _link_log(segment.log_path, target)
+        if is_linked or (link is Link.REFLINK and _clone_log(segment.log_path, target)):
             pass
         elif store_of(segment.log_path).needs_requests:
             write_log(target, source.stream())
         else:
-            _copy(segment.log_path, target, segment.log_size_bytes)
-        how = None if segment.log_version else source.changed()
-        if how is not None:
-            raise log_changed(segment.log_path, how)
+            _copy_log(segment.log_path, target, segment.log_size_bytes)
+        change = None if segment.log_version else source.changed()
+        if change is not None:
+            raise log_changed(segment.log_path, change)
     # A hard link has the modification time of the dump's file.
     if not is_linked and not store_of(segment.log_path).needs_requests:
         _set_mtime(target, segment.log_mtime_ns)
 
 
-def _open_listed(segment: SegmentFile) -> ByteSource:
-    """Open a listed log; if it does not exist any more, raise the error for a changing dump."""
+def _open_listed_log(segment: SegmentFile) -> ByteSource:
+    """Open a listed log; raise the error for a changing dump if the log was removed."""
     path = segment.log_path
     try:
         return open_log(path, segment)
     except InputError:
         if store_of(path).needs_requests or os.path.lexists(path):
             raise
-        raise log_changed(path, "it was removed after it was listed") from None
+        raise log_changed(path, "the file was removed") from None
 
 
-def own_copy(path: str) -> None:
+def replace_link_by_copy(path: str) -> None:
     """Replace a link to a log of the dump by a copy."""
-    if _is_own(os.lstat(path)):
+    if _is_only_link(os.lstat(path)):
         return
     copy = f"{path}.copy"
-    found = os.stat(path)
-    _copy(path, copy, found.st_size)
-    _set_mtime(copy, found.st_mtime_ns)
+    status = os.stat(path)
+    _copy_log(path, copy, status.st_size)
+    _set_mtime(copy, status.st_mtime_ns)
     with publishing(path, "replace a link"):
         os.replace(copy, path)
 
 
 def truncate_log(path: str, size_bytes: int) -> None:
     """Truncate a log of the output, never a log of the dump."""
-    own_copy(path)
+    replace_link_by_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
     with (
         publishing(path, "truncate the copy of a log"),
@@ -608,23 +619,23 @@ def truncate_log(path: str, size_bytes: int) -> None:
     _set_mtime(path, mtime_ns)
 
 
-def _is_own(info: os.stat_result) -> bool:
+def _is_only_link(info: os.stat_result) -> bool:
     return stat.S_ISREG(info.st_mode) and info.st_nlink == 1
 
 
 def _open_unlinked(path: str, flags: int) -> int:
-    """Open a log for writing; never through a link, which may point into the dump."""
+    """Open a log for writing, but not through a link, which may point into the dump."""
     opened = os.open(path, flags | os.O_NOFOLLOW)
-    if not _is_own(os.fstat(opened)):
+    if not _is_only_link(os.fstat(opened)):
         os.close(opened)
-        raise OSError(errno.EMLINK, "the file has another name", path)
+        raise OSError(errno.EMLINK, "the file has another hard link", path)
     return opened
 
 
-def _link(source: str, target: str) -> bool:
+def _link_log(source: str, target: str) -> bool:
     with publishing(target, "link a log"):
         try:
-            # A log may be a symbolic link, which is not followed otherwise.
+            # os.link does not follow a symbolic link.
             os.link(os.path.realpath(source), target)
         except OSError as error:
             if error.errno in _NO_LINKS:
@@ -633,20 +644,26 @@ def _link(source: str, target: str) -> bool:
     return True
 
 
-def _clone(source: str, target: str) -> bool:
+def _clone_log(source: str, target: str) -> bool:
     with publishing(target, "clone a log"):
         return clone_file(source, target)
 
 
-def _copy(source: str, target: str, size_bytes: int) -> None:
-    with publishing(target, "copy a log"), open(source, "rb") as old, open(target, "wb") as new:
-        done = 0
-        while done < size_bytes:
-            wanted = min(_COPY_BYTES, size_bytes - done)
-            moved = _copy_range(old.fileno(), new.fileno(), wanted, done)
+def _copy_log(source: str, target: str, size_bytes: int) -> None:
+    with (
+        publishing(target, "copy a log"),
+        open(source, "rb") as source_file,
+        open(target, "wb") as target_file,
+    ):
+        copied_bytes = 0
+        while copied_bytes < size_bytes:
+            chunk_bytes = min(_COPY_BYTES, size_bytes - copied_bytes)
+            moved = _copy_range(
+                source_file.fileno(), target_file.fileno(), chunk_bytes, copied_bytes
+            )
             if moved == 0:
                 break
-            done += moved
+            copied_bytes += moved
 
 
 def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
@@ -660,17 +677,17 @@ def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
 
 
 def write_log(target: str, chunks: Iterable[Bytes]) -> None:
-    with publishing(target, "copy a log"), open(target, "wb") as new:
-        new.writelines(chunk.data for chunk in chunks)
+    with publishing(target, "copy a log"), open(target, "wb") as file:
+        file.writelines(chunk.data for chunk in chunks)
 
 
 def _set_mtime(path: str, mtime_ns: int) -> None:
-    # Retention uses it for segments without timestamps.
+    # Retention uses the modification time of segments without timestamps.
     with publishing(path, "set the modification time"):
         os.utime(path, ns=(mtime_ns, mtime_ns))
 
 
-def _remove(path: str) -> None:
+def _remove_file(path: str) -> None:
     with publishing(path, "replace a file"), suppress(FileNotFoundError):
         os.unlink(path)
 
@@ -686,7 +703,7 @@ def write_partition_metadata(directory: str, topic_id: str) -> None:
 
 def remove_build_files(directory: str) -> None:
     """Remove the hidden files of a build from a partition."""
-    with publishing(directory, "remove a file of the build"):
+    with publishing(directory, "remove a temporary file of the build"):
         for name in os.listdir(directory):
             if name.startswith("."):
                 os.unlink(os.path.join(directory, name))

@@ -1,9 +1,9 @@
-"""Partitions as units of work: each is restored in a staging directory, and renamed when complete.
+"""The restore of a partition: in a staging directory, which is renamed when it is complete.
 
-A task of either engine restores a group of partitions (`restore_group`). Its parts are logs:
+A task of the engine restores a group of partitions (`restore_group`). Its subtasks are logs:
 
-1. `LogRestore.restore_log` copies or links a log, scans the copy and repairs its damage. So the
-   checksums are verified of the bytes that a broker will read.
+1. `LogRestore.restore_log` copies or links a log, scans the copy and repairs its damage. The scan
+   verifies the checksums of the bytes that a broker will read.
 2. `repair_missing_offsets` adds batches of other copies of the partition, and `lost_gaps` lists the
    offsets that are still missing.
 3. Transactions are edited, and records with dropped keys are removed.
@@ -18,10 +18,11 @@ import shutil
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from operator import attrgetter
 from typing import TypeAlias
 
 import numpy as np
@@ -30,10 +31,16 @@ from kafka_index.commands.restore.output import (
     copy_or_link,
     remove_build_files,
     truncate_log,
-    write_log,
     write_partition_metadata,
 )
 from kafka_index.commands.restore.plan import PartitionPlan
+from kafka_index.commands.restore.replica_repair import (
+    BatchRange,
+    RangeRepair,
+    ReplicaRepair,
+    subtract_ranges,
+    write_batches,
+)
 from kafka_index.commands.restore.request import Link, Salvage
 from kafka_index.commands.restore.result import (
     DAMAGED,
@@ -43,15 +50,12 @@ from kafka_index.commands.restore.result import (
     RestoredPartition,
 )
 from kafka_index.commands.restore.salvage import (
-    BatchRange,
     LogContext,
     LogSalvage,
-    RangeRepair,
-    ReplicaRepair,
+    add_object_errors,
     logs_in_context,
     partition_context,
-    subtract_ranges,
-    write_batches,
+    write_intact_objects,
 )
 from kafka_index.commands.restore.transaction_markers import TransactionEdits
 from kafka_index.core.errors import (
@@ -68,7 +72,6 @@ from kafka_index.core.format.strings import is_linked
 from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.store import Bytes
 from kafka_index.core.fs.uris import is_backup_path
 from kafka_index.core.job.engine import Engine, JobSizes, Listener, SplittableTask, new_run_id
 from kafka_index.core.log.filter.partition_rewrite import (
@@ -92,7 +95,6 @@ from kafka_index.core.log.recovery.scan import stage_segment
 from kafka_index.core.log.recovery.settings import BUILT, FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.log.recovery.state_merge import LOG_START_ABOVE_END, PartitionStart
-from kafka_index.core.log.scan.file_records import LogBatches, open_log
 from kafka_index.core.log.scan.log_offsets import LogOffsets
 from kafka_index.core.log.scan.scanner import BatchOrder, unknown_magic
 from kafka_index.core.log.scan.segment_scan import LogFileSource, ObservedSource
@@ -107,16 +109,14 @@ from kafka_index.core.output.output import (
 from kafka_index.core.records.batch_table import NOT_A_LOG, OVERLAP, BatchColumns, ScanStop
 from kafka_index.core.records.record_sections import Decompressor
 
-#: Names scratch files. A run restores each log once, in a directory of its own.
+#: The attempt ID in scratch file names. A run restores each log once, in a separate directory.
 ATTEMPT_ID = "restore"
-# Smaller partitions share a group, and so the cost of fsync.
+# Smaller partitions share a group, because one syncfs makes the files of a group durable.
 _GROUP_BYTES = 64 << 20
 # A log fails, and its partition is skipped, if more batches than this must be dropped.
 _MAX_DROPS = 64
 GAP = "gap"
 BELOW_COMMITTED = "below_committed"
-MISSING_OBJECT = "missing_object"
-ALTERED_OBJECT = "altered_object"
 OnFinished = Callable[[Sequence[RestoredPartition]], None]
 
 
@@ -140,23 +140,23 @@ class PartitionSettings:
 Runner: TypeAlias = Callable[[Sequence[PartitionPlan], PartitionSettings, OnFinished], None]
 
 
-def restore_on(engine: Engine, listener: Listener | None = None) -> Runner:
+def engine_runner(engine: Engine, listener: Listener | None = None) -> Runner:
     def run(
         plans: Sequence[PartitionPlan], settings: PartitionSettings, on_finished: OnFinished
     ) -> None:
-        groups = group_partitions(each.alone() for each in plans)
+        groups = group_partitions(plan.alone() for plan in plans)
         with engine.start(
             "restore",
             after_failure="finished partitions are kept: run again to continue",
             listener=listener,
             tasks=len(groups),
-            inputs=sorted({each.base.directory for each in plans}),
+            inputs=sorted({plan.base.directory for plan in plans}),
             outputs=[settings.output],
         ) as workers:
             for group in workers.run_parts(
                 groups,
                 partial(restore_group, settings=settings),
-                sizes=[sum(each.size_bytes for each in group) for group in groups],
+                sizes=[sum(plan.size_bytes for plan in group) for group in groups],
                 what="restore {:,} groups of partitions",
                 jobs=JobSizes.EQUAL,
             ):
@@ -169,7 +169,7 @@ def group_partitions(plans: Iterable[PartitionPlan]) -> list[list[PartitionPlan]
     """Return groups of partitions, the largest first; small partitions share a group."""
     groups: list[list[PartitionPlan]] = []
     free_bytes = segments = 0
-    for plan in sorted(plans, key=lambda each: -each.size_bytes):
+    for plan in sorted(plans, key=attrgetter("size_bytes"), reverse=True):
         if not groups or plan.size_bytes > free_bytes or segments + plan.log_count > GROUP_SEGMENTS:
             groups.append([])
             free_bytes, segments = _GROUP_BYTES, 0
@@ -181,9 +181,9 @@ def group_partitions(plans: Iterable[PartitionPlan]) -> list[list[PartitionPlan]
 def restore_group(
     group: Sequence[PartitionPlan], *, settings: PartitionSettings
 ) -> SplittableTask[list[RestoredPartition]]:
-    """Return a task that restores partitions, with a part for each log.
+    """Return a task that restores partitions, with a subtask for each log.
 
-    Afterwards, each partition is either complete in the output, or skipped and not in the output.
+    After the task, each partition is either complete in the output, or skipped.
     """
     root = os.path.join(settings.staging, new_run_id())
     build = BuildSettings(
@@ -219,7 +219,7 @@ class _GroupRestore:
     def restore_log(
         self, plan: PartitionPlan, source: SegmentFile, context: LogContext, _attempt_id: str
     ) -> RestoredLog | KafkaIndexError:
-        """Return a log or its error, which is raised when all logs of the partition have ended."""
+        """Restore a log; return the log or its error, which `finish` raises."""
         try:
             log_restore = self._log_restore(plan, context)
             make_staged_directory(self.root)
@@ -231,150 +231,158 @@ class _GroupRestore:
     def finish(
         self,
         group: Sequence[PartitionPlan],
-        found: list[RestoredLog | KafkaIndexError],
+        log_results: list[RestoredLog | KafkaIndexError],
         _attempt_id: str,
     ) -> list[RestoredPartition]:
         """Publish each partition whose logs are complete."""
-        logs = iter(found)
-        every = []
+        logs = iter(log_results)
+        rows = []
         ready_partitions = []
         try:
             for plan in group:
                 row = RestoredPartition(plan.partition, plan.base.directory, plan.topic_id)
-                every.append(row)
-                own = list(islice(logs, plan.log_count))
-                with _leave_out_on_error([row]):
-                    ready = self._prepare(row, plan, _complete_logs(own))
+                rows.append(row)
+                plan_results = list(islice(logs, plan.log_count))
+                with _skip_on_error([row]):
+                    ready = self._prepare_partition(row, plan, _complete_logs(plan_results))
                     if ready is not None:
                         ready_partitions.append(ready)
-            with _leave_out_on_error([each.restored for each in ready_partitions]):
-                _publish(ready_partitions, self.build)
+            with _skip_on_error([ready_partition.restored for ready_partition in ready_partitions]):
+                _publish_group(ready_partitions, self.build)
                 ready_partitions = [
-                    each for each in ready_partitions if not each.restored.is_left_out
+                    ready_partition
+                    for ready_partition in ready_partitions
+                    if not ready_partition.restored.is_skipped
                 ]
                 staged = [
-                    StagedPartition(each.restored.partition, each.directory, is_shared=True)
-                    for each in ready_partitions
+                    StagedPartition(
+                        ready_partition.restored.partition,
+                        ready_partition.directory,
+                        is_shared=True,
+                    )
+                    for ready_partition in ready_partitions
                 ]
                 errors = publish_directories(self.settings.output, staged)
-                for each, error in zip(ready_partitions, errors, strict=True):
+                for ready_partition, error in zip(ready_partitions, errors, strict=True):
                     if error is not None:
-                        _leave_out(each.restored, error)
+                        _skip_with_error(ready_partition.restored, error)
         finally:
-            # The end of the run removes remaining files, or fails.
+            # If files remain, the end of the run removes the files or fails.
             shutil.rmtree(self.root, ignore_errors=True)
-        return every
+        return rows
 
     def _log_restore(self, plan: PartitionPlan, context: LogContext) -> LogRestore:
         directory = os.path.join(self.root, plan.partition.directory_name)
         return LogRestore(directory, self.build, context)
 
-    def _prepare(
+    def _prepare_partition(
         self, restored: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
     ) -> _ReadyPartition | None:
-        """Return a partition that can be published; None if it is skipped."""
+        """Return a partition that can be published; None if the partition is skipped."""
         salvage, dropped = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         log_restore = self._log_restore(plan, context)
-        logs = repair_missing_offsets(plan, _up_to_limit(logs, self.build), log_restore)
+        logs = repair_missing_offsets(plan, _remove_logs_after_limit(logs, self.build), log_restore)
         restored.notes += [
             f"offsets {repair.first_offset} to {repair.end_offset - 1}: repaired from {replica}"
-            for repair in dict.fromkeys(repair for each in logs for repair in each.repairs)
-            for replica in sorted({os.path.dirname(each.path) for each in repair.batches})
+            for repair in dict.fromkeys(repair for log in logs for repair in log.repairs)
+            for replica in sorted(
+                {os.path.dirname(batch_range.path) for batch_range in repair.batches}
+            )
         ]
-        failed = next((each for each in logs if each.staged.report.status == FAILED), None)
-        restored.lost = [lost for each in logs for lost in each.lost]
+        failed = next((log for log in logs if log.staged.report.status == FAILED), None)
+        restored.lost = [lost for log in logs for lost in log.lost]
         if failed is not None and salvage is not Salvage.NONE:
-            _leave_failed_out(restored, failed.staged.report, logs)
+            _skip_failed(restored, failed.staged.report, logs)
             return None
         restored.lost += lost_gaps(plan, logs, context.replica_repair.decompressor)
-        cleaned = sum(each.facts.offsets.cleaned_count for each in logs)
+        cleaned = sum(log.facts.offsets.cleaned_count for log in logs)
         if cleaned:
-            restored.notes.append(f"offsets are missing in {cleaned} places, as after compaction")
+            restored.notes.append(f"offsets are missing in {cleaned} gaps, as after compaction")
         if salvage is Salvage.NONE and restored.lost:
             first = restored.lost[0]
-            reason = f"{first.code}: {first.reason}; --salvage none leaves the partition out"
-            restored.leave_out(DAMAGED, reason)
+            reason = f"{first.code}: {first.reason}; --salvage none skips the partition"
+            restored.skip(DAMAGED, reason)
             return None
         start = _read_start(restored, plan, logs[0].source)
-        epochs = [each.epoch for each in start.epochs]
-        restored.last_epoch = max([each.facts.last_epoch for each in logs] + epochs)
+        epochs = [entry.epoch for entry in start.epochs]
+        restored.last_epoch = max([log.facts.last_epoch for log in logs] + epochs)
         producers = start.state.entries["producer_id"].tolist()
-        restored.max_producer_id = max([each.facts.max_producer_id for each in logs] + producers)
+        restored.max_producer_id = max([log.facts.max_producer_id for log in logs] + producers)
         last, end = logs[-1], log_end(logs[-1])
         is_complete = not (restored.lost or last.is_limited)
         is_local = not store_of(last.source.log_path).needs_requests
         if is_complete and is_local and has_entries_beyond(last.source, end, INT64_MAX):
             restored.notes.append(
-                f"the log ends at {end}, but its index files have later offsets: these records are "
-                "lost, or the log was copied before its index files"
+                f"the log ends at {end}, but its index files contain later offsets: later records "
+                "are lost, or the log was copied before its index files"
             )
         if start.log_start_offset > end and last.is_limited:
             restored.notes.append(
-                f"the records before offset {start.log_start_offset} were deleted, and the log is "
-                f"truncated at {end}: it is empty"
+                f"the log is truncated at {end}, before the log start offset "
+                f"{start.log_start_offset}: no record remains"
             )
             start = replace(start, checkpointed_log_start=end)
         if start.log_start_offset > end:
-            restored.leave_out(
+            restored.skip(
                 LOG_START_ABOVE_END,
-                f"the log end offset {end} is below the log start offset {start.log_start_offset}: "
-                "a broker would delete the log; if the log start is wrong, give --log-start",
+                f"the log end offset {end} is below the log start offset {start.log_start_offset}, "
+                "so a broker would delete the log (--log-start sets another log start offset)",
             )
             return None
         if plan.edits is not None:
             logs = _edit_transactions(restored, logs, plan.edits, log_restore)
         if dropped is not None and not is_internal(plan.partition):
-            most = self.settings.max_decompressed_bytes
+            max_bytes = self.settings.max_decompressed_bytes
             try:
-                logs = _drop_records(restored, logs, start, log_restore, dropped, most)
+                logs = _drop_records(restored, logs, start, log_restore, dropped, max_bytes)
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
-                reason = f"not every record with a key to drop can be found: {error}"
-                restored.leave_out(KEYS_NOT_DROPPED, reason)
+                reason = f"a record that cannot be read may have a key of --drop-keys: {error}"
+                restored.skip(KEYS_NOT_DROPPED, reason)
                 return None
         return _ReadyPartition(restored, logs, log_restore.directory, start)
 
 
-def _complete_logs(found: Iterable[RestoredLog | KafkaIndexError]) -> list[RestoredLog]:
+def _complete_logs(results: Iterable[RestoredLog | KafkaIndexError]) -> list[RestoredLog]:
     """Return the logs of a partition; raise the error of a log."""
     logs = []
-    for each in found:
-        if isinstance(each, KafkaIndexError):
-            raise each
-        logs.append(each)
+    for result in results:
+        if isinstance(result, KafkaIndexError):
+            raise result
+        logs.append(result)
     return logs
 
 
 @contextmanager
-def _leave_out_on_error(restored: Sequence[RestoredPartition]) -> Iterator[None]:
+def _skip_on_error(restored: Sequence[RestoredPartition]) -> Iterator[None]:
     """Skip partitions because of an error, unless they are already skipped."""
     try:
         yield
     except KafkaIndexError as error:
-        for each in restored:
-            _leave_out(each, error)
+        for partition in restored:
+            _skip_with_error(partition, error)
 
 
-def _leave_out(restored: RestoredPartition, error: KafkaIndexError) -> None:
-    if not restored.is_left_out:
-        restored.leave_out(ERROR, str(error), retriable=is_retriable(error))
+def _skip_with_error(restored: RestoredPartition, error: KafkaIndexError) -> None:
+    if not restored.is_skipped:
+        restored.skip(ERROR, str(error), retriable=is_retriable(error))
 
 
-def _leave_failed_out(
-    restored: RestoredPartition, row: SegmentReport, logs: Sequence[RestoredLog]
+def _skip_failed(
+    restored: RestoredPartition, report: SegmentReport, logs: Sequence[RestoredLog]
 ) -> None:
-    paths = {each.source.base_offset: each.source.log_path for each in logs}
-    reason = f"{paths[row.segment_base_offset]}: {row.reason}"
-    restored.leave_out(row.reason_code or ERROR, reason, retriable=row.retriable)
+    paths = {log.source.base_offset: log.source.log_path for log in logs}
+    reason = f"{paths[report.segment_base_offset]}: {report.reason}"
+    restored.skip(report.reason_code or ERROR, reason, retriable=report.retriable)
 
 
 @dataclass(slots=True)
 class LogFacts:
     """The offsets, producers and epochs of the batches of a log.
 
-    `stop` is the first batch out of order, or of an unknown magic.
+    `stop` is the first batch that is out of order or has an unknown magic.
     """
 
     offsets: LogOffsets
@@ -388,23 +396,25 @@ class LogFacts:
         self.stop = (
             self.stop
             or self.order.first_stop(batches)
-            or self._first_jump(batches)
+            or self._first_offset_jump(batches)
             or unknown_magic(batches)
         )
         self.offsets.observe(batches)
         self.max_producer_id = max(self.max_producer_id, int(batches.producer_id.max()))
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
 
-    def _first_jump(self, batches: BatchColumns) -> ScanStop | None:
-        """Return the first batch that jumps into the next segment: its base offset is wrong."""
+    def _first_offset_jump(self, batches: BatchColumns) -> ScanStop | None:
+        """Return the first batch whose base offset belongs to the next segment."""
         if self.next_base_offset is None:
             return None
-        base, before = batches.base_offset, np.roll(batches.last_offset, 1) + 1
-        before[0] = self.offsets.end_offset
-        rows = np.flatnonzero((base > before) & (base >= self.next_base_offset))
+        base_offsets, expected_offsets = batches.base_offset, np.roll(batches.last_offset, 1) + 1
+        expected_offsets[0] = self.offsets.end_offset
+        rows = np.flatnonzero(
+            (base_offsets > expected_offsets) & (base_offsets >= self.next_base_offset)
+        )
         if not len(rows):
             return None
-        position, offset = int(batches.position_bytes[rows[0]]), int(base[rows[0]])
+        position, offset = int(batches.position_bytes[rows[0]]), int(base_offsets[rows[0]])
         expected = f"offsets below {self.next_base_offset}"
         return ScanStop(OVERLAP, position, expected, f"offset {offset}")
 
@@ -413,8 +423,12 @@ class LogFacts:
 class RestoredLog:
     """A scanned log in the staging directory, whose index files are staged.
 
-    `keeps_end`: the end of the log is neither lost nor truncated. `is_limited`: the log is
-    truncated at the limit of its partition.
+    Attributes
+    ----------
+    keeps_end : bool
+        The end of the log is neither lost nor truncated.
+    is_limited : bool
+        The log is truncated at the limit of its partition.
     """
 
     source: SegmentFile
@@ -433,22 +447,22 @@ class RestoredLog:
         return segment_at(self.path, self.source)
 
     def damage(self) -> tuple[int, str, str] | None:
-        """Return the position, code and reason of the first damage; None if there is no damage.
+        """Return the position, code and reason of the first damage; None if the log is intact.
 
-        Recovery keeps batches that are out of order or have an unknown magic, but readers fail on
-        them. The reason quotes no bytes of a log that was a link.
+        Log recovery keeps batches that are out of order or have an unknown magic, but consumers
+        fail at such batches. The reason quotes no bytes of a log that was a link.
         """
-        row, stop = self.staged.report, self.facts.stop
-        at = row.position_bytes
-        if row.status != BUILT and at is None:
+        report, stop = self.staged.report, self.facts.stop
+        position_bytes = report.position_bytes
+        if report.status != BUILT and position_bytes is None:
             return None
-        if stop is not None and (at is None or stop.position_bytes <= at):
+        if stop is not None and (position_bytes is None or stop.position_bytes <= position_bytes):
             return stop.position_bytes, stop.reason_code, stop.text
-        if row.status == BUILT or at is None or row.is_preallocated_tail:
+        if report.status == BUILT or position_bytes is None or report.is_preallocated_tail:
             return None
-        code, reason = row.reason_code or FAILED, row.reason or FAILED
+        code, reason = report.reason_code or FAILED, report.reason or FAILED
         is_hidden = code == NOT_A_LOG and is_linked(self.source.log_path)
-        return at, code, "not a Kafka log" if is_hidden else reason
+        return position_bytes, code, "not a Kafka log" if is_hidden else reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -461,95 +475,100 @@ class LogRestore:
 
     def restore_log(self, source: SegmentFile, link: Link, salvage: Salvage) -> RestoredLog:
         """Copy or link a log, and stage its index files."""
-        target = self._path(source.base_offset)
+        target = self._log_path(source.base_offset)
         try:
             copy_or_link(source, target, link)
         except CorruptObjectError:
             if salvage is Salvage.NONE or not is_backup_path(source.log_path):
                 raise
-            damaged = write_surviving(source, target, salvage)
-            restored = self._without_damage(self._stage(source, target), salvage)
-            restored.lost = with_damaged_objects(restored.lost, damaged, source)
-            if _touches_end(restored.lost, restored.facts):
+            damaged = write_intact_objects(source, target, salvage)
+            restored = self._repair_damage(self._stage_log(source, target), salvage)
+            restored.lost = add_object_errors(restored.lost, damaged, source)
+            if _has_lost_end(restored.lost, restored.facts):
                 restored.keeps_end = False
             return restored
-        return self._without_damage(self._stage(source, target), salvage)
+        return self._repair_damage(self._stage_log(source, target), salvage)
 
-    def _without_damage(self, restored: RestoredLog, salvage: Salvage) -> RestoredLog:
-        """Return a staged log without its damage."""
+    def _repair_damage(self, restored: RestoredLog, salvage: Salvage) -> RestoredLog:
+        """Repair the damage of a staged log, and stage the log again."""
         target = restored.path
         damage = restored.damage()
         if damage is None:
-            row = restored.staged.report
-            if row.is_preallocated_tail and row.position_bytes is not None:
-                truncate_log(target, row.position_bytes)
+            report = restored.staged.report
+            if report.is_preallocated_tail and report.position_bytes is not None:
+                truncate_log(target, report.position_bytes)
             return restored
-        lost, repairs = self._salvage(restored).repair(*damage[1:], salvage)
+        lost, repairs = self._log_salvage(restored).repair(*damage[1:], salvage)
         if salvage is Salvage.NONE and lost:
             restored.lost = lost
             return restored
-        restored = self._restage(restored)
+        restored = self._restage_log(restored)
         for _ in range(_MAX_DROPS):
             damage = restored.damage()
             if damage is None:
                 break
-            # Damage that checksums do not show, such as an unreadable transaction marker.
-            again = self._salvage(restored)
-            drop = again.drop_batch if salvage is Salvage.BATCHES else again.truncate
+            # Checksums do not show this damage, such as an unreadable transaction marker.
+            salvage_again = self._log_salvage(restored)
+            drop = (
+                salvage_again.drop_batch if salvage is Salvage.BATCHES else salvage_again.truncate
+            )
             lost.append(replace(drop(*damage), position_bytes=None))
-            restored = self._restage(restored)
+            restored = self._restage_log(restored)
         restored.lost, restored.repairs = lost, repairs
-        restored.keeps_end = not (restored.is_limited or _touches_end(lost, restored.facts))
+        restored.keeps_end = not (restored.is_limited or _has_lost_end(lost, restored.facts))
         return restored
 
     def insert(
         self, log: RestoredLog, batches: Iterable[tuple[int, Sequence[BatchRange]]]
     ) -> RestoredLog:
-        """Insert batches of other copies at ascending positions of a log, and stage it again."""
-        self._salvage(log).insert(batches)
-        restaged = self._restage(log)
+        """Insert batches of other copies at ascending positions, and stage the log again."""
+        self._log_salvage(log).insert(batches)
+        restaged = self._restage_log(log)
         return replace(log, staged=restaged.staged, facts=restaged.facts)
 
-    def write_logs(self, batches: Sequence[BatchRange], like: SegmentFile) -> list[RestoredLog]:
-        """Write batches of other copies as logs of the output, one for each of their segments."""
+    def write_logs(self, batches: Sequence[BatchRange], template: SegmentFile) -> list[RestoredLog]:
+        """Write batches of other copies as logs of the output: one log per segment."""
         logs: list[list[BatchRange]] = []
         for batch_range in batches:
             if not logs or batch_range.segment_base_offset > logs[-1][0].first_offset:
                 logs.append([])
             logs[-1].append(batch_range)
         restored = []
-        for log in logs:
-            first = log[0]
-            target = self._path(first.first_offset)
-            write_batches(target, log)
+        for batch_ranges in logs:
+            first_range = batch_ranges[0]
+            target = self._log_path(first_range.first_offset)
+            write_batches(target, batch_ranges)
             source = replace(
-                like, base_offset=first.first_offset, log_path=first.path, is_last=False
+                template,
+                base_offset=first_range.first_offset,
+                log_path=first_range.path,
+                is_last=False,
             )
-            restored.append(self._stage(source, target))
+            restored.append(self._stage_log(source, target))
         return restored
 
     def drop_records(
         self, log: RestoredLog, rewriter: SegmentRewriter | TransactionEdits
     ) -> RestoredLog:
-        """Write a log without the dropped records, and stage it again.
+        """Write a log without the dropped records, and stage the log again.
 
-        The facts of the log still describe all its batches.
+        The facts of the log still describe all batches of the old log.
         """
         rewritten = f"{log.path}.dropped"
-        with publishing(log.path, "write a log without some records"):
+        with publishing(log.path, "write a log without the dropped records"):
             mtime_ns = os.stat(log.path).st_mtime_ns
             rewriter.rewrite(log.current_segment(), rewritten)
             os.utime(rewritten, ns=(mtime_ns, mtime_ns))
             os.replace(rewritten, log.path)
-        return replace(log, staged=self._restage(log).staged)
+        return replace(log, staged=self._restage_log(log).staged)
 
-    def _path(self, base_offset: int) -> str:
+    def _log_path(self, base_offset: int) -> str:
         return os.path.join(self.directory, segment_file_name(base_offset, LOG_SUFFIX))
 
-    def _salvage(self, log: RestoredLog) -> LogSalvage:
+    def _log_salvage(self, log: RestoredLog) -> LogSalvage:
         return LogSalvage(log.source, log.path, self.context)
 
-    def _stage(self, source: SegmentFile, target: str) -> RestoredLog:
+    def _stage_log(self, source: SegmentFile, target: str) -> RestoredLog:
         segment, limit = segment_at(target, source), self.context.limit
         facts = LogFacts(
             LogOffsets(source.base_offset, self.context.cleaned_to),
@@ -559,7 +578,7 @@ class LogRestore:
         log = ObservedSource(
             LogFileSource.of_segment(segment, verify_crc=True),
             [facts],
-            None if limit is None else limit.first_beyond,
+            None if limit is None else limit.first_excluded_row,
         )
         staged = stage_segment(segment, log, self.settings, ATTEMPT_ID, self.directory)
         is_intact = staged.report.status == BUILT and facts.stop is None
@@ -568,219 +587,118 @@ class LogRestore:
             truncate_log(target, log.cut_at_bytes)
         return RestoredLog(source, staged, facts, is_limited=is_limited, keeps_end=not is_limited)
 
-    def _restage(self, before: RestoredLog) -> RestoredLog:
-        before.staged.remove_scratch(self.settings)
-        return self._stage(before.source, before.path)
+    def _restage_log(self, log: RestoredLog) -> RestoredLog:
+        log.staged.remove_scratch(self.settings)
+        return self._stage_log(log.source, log.path)
 
 
 def segment_at(path: str, source: SegmentFile) -> SegmentFile:
     """Return the segment with the path and the current size of a log in the staging directory."""
-    with publishing(path, "look at a restored log"):
+    with publishing(path, "read the size of a restored log"):
         return source.copied_to(path, os.stat(path))
 
 
-def _touches_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
+def _has_lost_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
     end = facts.offsets.end_offset
-    return any(each.first_offset is None or each.first_offset >= end for each in lost)
+    return any(
+        lost_range.first_offset is None or lost_range.first_offset >= end for lost_range in lost
+    )
 
 
-def log_end(last: RestoredLog) -> int:
-    counts = last.staged.report.counts
-    return last.source.base_offset if counts is None else counts.next_offset
-
-
-@dataclass(frozen=True, slots=True)
-class DamagedObject:
-    """An object of a backup that is missing or altered, and its offsets, the end exclusive.
-
-    Its intact first batches end at `intact_end`. If it is `is_short`, no other batch follows them.
-    `kept_after` counts the offsets of later objects that are not written.
-    """
-
-    first_offset: int
-    end_offset: int
-    intact_end: int
-    is_short: bool
-    is_missing: bool
-    error: CorruptObjectError
-    kept_after: int = 0
-
-    def loss(self, source: SegmentFile, known: Iterable[LostRange]) -> LostRange | None:
-        """Return the lost offsets outside of the known ranges; None if there are none.
-
-        If the object has the size in its manifest, it is unknown which of its offsets are lost.
-        """
-        first = self.intact_end if self.is_short else self.first_offset
-        for each in known:
-            if self.overlaps(each):
-                end = self.end_offset if each.last_offset is None else each.last_offset + 1
-                first = max(first, end) if self.is_short else self.end_offset
-        if first >= self.end_offset:
-            return None
-        return LostRange(
-            source.base_offset,
-            source.log_path,
-            first,
-            self.end_offset - 1,
-            MISSING_OBJECT if self.is_missing else ALTERED_OBJECT,
-            str(self.error),
-            is_known=self.is_short,
-            kept_by_batches=self.kept_after,
-        )
-
-    def overlaps(self, lost: LostRange) -> bool:
-        """Return whether a lost range overlaps the range of the object."""
-        first, last = lost.first_offset, lost.last_offset
-        return (first is None or first < self.end_offset) and (
-            last is None or last >= self.first_offset
-        )
-
-
-def write_surviving(source: SegmentFile, target: str, salvage: Salvage) -> list[DamagedObject]:
-    """Write the bytes that the objects of a backup still have; return the damaged objects.
-
-    With `Salvage.PREFIX`, the log ends at the first object whose batches end too early.
-    """
-    # Executors restore other logs without the libraries of repositories.
-    from kafka_index.core.fs.backup.manifest import LogChunk  # noqa: PLC0415, as above
-    from kafka_index.core.fs.backup.store import JoinedFile  # noqa: PLC0415, as above
-
-    damaged: list[DamagedObject] = []
-
-    def batches(log: JoinedFile) -> Iterator[Bytes]:
-        kept_after, is_ended = 0, False
-        for named, data, error in log.surviving():
-            if not isinstance(named, LogChunk):
-                raise TypeError(f"not a log: {source.log_path}")
-            end = named.last_offset + 1
-            if is_ended:
-                kept_after += 0 if error else end - named.base_offset
-                last = damaged[-1]
-                damaged[-1] = replace(last, end_offset=end, kept_after=kept_after)
-                continue
-            array = np.frombuffer(data, np.uint8)
-            if error is not None:
-                intact_end, ends_after_batch = _intact_end(array, named.base_offset)
-                is_short = len(data) < named.size_bytes
-                offsets = named.base_offset, end, intact_end
-                damaged.append(DamagedObject(*offsets, is_short, not data, error))
-                is_ended = is_short and ends_after_batch and salvage is Salvage.PREFIX
-            yield array
-
-    with closing(open_log(source.log_path, source)) as log:
-        if not isinstance(log, JoinedFile):
-            raise TypeError(f"not a log of a backup: {source.log_path}")
-        write_log(target, batches(log))
-    return damaged
-
-
-def with_damaged_objects(
-    lost: Iterable[LostRange], damaged: Sequence[DamagedObject], source: SegmentFile
-) -> list[LostRange]:
-    """Add the errors of damaged objects to lost ranges, and the ranges that no batch shows."""
-    found = []
-    for each in lost:
-        reasons = [str(one.error) for one in damaged if one.overlaps(each)]
-        found.append(replace(each, reason="; ".join([each.reason, *reasons])))
-    losses = [one.loss(source, found) for one in damaged]
-    return [*found, *filter(None, losses)]
-
-
-def _intact_end(data: Bytes, base_offset: int) -> tuple[int, bool]:
-    """Return the offset after the intact first batches, and whether the data ends there."""
-    batches = LogBatches(data, 0, base_offset, verify_crc=True)
-    end = base_offset
-    for chunk in batches:
-        end = int(chunk.last_offset[-1]) + 1
-    return end, batches.stop is None
+def log_end(log: RestoredLog) -> int:
+    counts = log.staged.report.counts
+    return log.source.base_offset if counts is None else counts.next_offset
 
 
 def repair_missing_offsets(
     plan: PartitionPlan, logs: Sequence[RestoredLog], log_restore: LogRestore
 ) -> Sequence[RestoredLog]:
-    """Return the logs, with missing offsets repaired from other copies."""
+    """Repair missing offsets from other copies; return all logs of the partition."""
     replica_repair = log_restore.context.replica_repair
     if not replica_repair:
         return logs
     logs = list(logs)
-    start = _missing_head(plan, logs, replica_repair)
+    start = _missing_log_start(plan, logs, replica_repair)
     if start is not None:
-        cleaning = plan.known.cleaning
+        cleaning = plan.known_offsets.cleaning
         cleaned_to = (cleaning.cleaned_to or 0) if cleaning.is_compacted else None
         repair = replica_repair.find_head(start, logs[0].source.base_offset, cleaned_to)
         if repair.batches:
             logs[0].repairs.append(repair)
             logs = [*log_restore.write_logs(repair.batches, logs[0].source), *logs]
     missing = _find_missing(plan, logs, replica_repair.decompressor)
-    more: list[RestoredLog] = []
+    inserted_logs: list[RestoredLog] = []
     for number, log in enumerate(list(logs)):
         base_offset = log.source.base_offset
-        gap_positions = {each.position_bytes for each in log.facts.offsets.gaps}
-        gaps = []
-        for each in missing.ranges:
-            if each.log != number or each.location is not GapLocation.WITHIN:
+        gap_positions = {missing_range.position_bytes for missing_range in log.facts.offsets.gaps}
+        insertions = []
+        for missing_range in missing.ranges:
+            if missing_range.log != number or missing_range.location is not GapLocation.WITHIN:
                 continue
-            between, inside = _split_at(each, base_offset)
-            if inside is not None and each.position_bytes in gap_positions:
-                repair = _find_in_replicas(replica_repair, inside, missing.cleaning)
-                gaps.append((each.position_bytes, repair.batches))
+            range_before_log, range_in_log = _split_range(missing_range, base_offset)
+            if range_in_log is not None and missing_range.position_bytes in gap_positions:
+                repair = _find_in_replicas(replica_repair, range_in_log, missing.cleaning)
+                insertions.append((missing_range.position_bytes, repair.batches))
                 log.repairs.append(repair)
-            if between is not None and logs[number - 1].keeps_end:
-                repair = _find_in_replicas(replica_repair, between, missing.cleaning)
+            if range_before_log is not None and logs[number - 1].keeps_end:
+                repair = _find_in_replicas(replica_repair, range_before_log, missing.cleaning)
                 log.repairs.append(repair)
-                logs[number - 1], written = _repair_between(logs[number - 1], repair, log_restore)
-                more += written
-        if any(batches for _, batches in gaps):
-            logs[number] = log_restore.insert(logs[number], gaps)
-    return sorted([*logs, *more], key=lambda each: each.source.base_offset)
+                logs[number - 1], new_logs = _repair_between(logs[number - 1], repair, log_restore)
+                inserted_logs += new_logs
+        if any(batches for _, batches in insertions):
+            logs[number] = log_restore.insert(logs[number], insertions)
+    return sorted([*logs, *inserted_logs], key=attrgetter("source.base_offset"))
 
 
-def _missing_head(
+def _missing_log_start(
     plan: PartitionPlan, logs: Sequence[RestoredLog], replica_repair: ReplicaRepair
 ) -> int | None:
-    """Return the log start offset if the first log begins after it, else None.
+    """Return the log start offset if it is below the first log; otherwise None.
 
-    The log start offset is in a checkpoint; otherwise it is the lowest start of another copy.
+    Without a checkpointed log start offset, the lowest log start offset of other copies is used.
     """
     if plan.base.tiered is not None:
         return None
-    first, start = logs[0].source.base_offset, plan.known.start_offset
-    if start is None:
-        start = replica_repair.start_offset(first)
-    return start if start < first else None
+    first_base_offset, log_start_offset = (
+        logs[0].source.base_offset,
+        plan.known_offsets.start_offset,
+    )
+    if log_start_offset is None:
+        log_start_offset = replica_repair.start_offset(first_base_offset)
+    return log_start_offset if log_start_offset < first_base_offset else None
 
 
 def _find_missing(
     plan: PartitionPlan, logs: Sequence[RestoredLog], decompressor: Decompressor
 ) -> MissingOffsets:
     base_offset = logs[0].source.base_offset
-    known, lost_ends = plan.known, {}
+    known_offsets, lost_ends = plan.known_offsets, {}
     if plan.base.tiered is not None:
-        known = replace(known, start_offset=max(plan.log_start_offset, base_offset))
+        known_offsets = replace(known_offsets, start_offset=max(plan.log_start_offset, base_offset))
     else:
         lost_ends = list_lost_logs(plan.base.segments)
     if logs[-1].is_limited:
-        known = replace(known, end_offset=None)
+        known_offsets = replace(known_offsets, end_offset=None)
     return missing_offsets(
         [
             ScannedLog(
-                each.current_segment(),
-                each.facts.offsets,
-                is_read=each.staged.report.status != FAILED or bool(each.lost),
-                listed=each.source,
+                log.current_segment(),
+                log.facts.offsets,
+                is_read=log.staged.report.status != FAILED or bool(log.lost),
+                listed=log.source,
             )
-            for each in logs
+            for log in logs
         ],
-        known,
+        known_offsets,
         decompressor,
         lost_ends,
     )
 
 
-def _split_at(
+def _split_range(
     missing: MissingRange, base_offset: int
 ) -> tuple[MissingRange | None, MissingRange | None]:
-    """Return the part of a range before a log, and the part inside the log."""
+    """Split a missing range at the base offset of a log."""
     first, end = missing.first_offset, missing.end_offset
     return (
         replace(missing, end_offset=min(end, base_offset)) if first < base_offset else None,
@@ -791,9 +709,9 @@ def _split_at(
 def _find_in_replicas(
     replica_repair: ReplicaRepair, missing: MissingRange, cleaning: Cleaning
 ) -> RangeRepair:
-    """Find missing offsets in other copies, unless a cleaner may have removed them here."""
+    """Find missing offsets in other copies, unless the log cleaner may have removed the records."""
     cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
-    # If the cleaner's progress is unknown, removed records might reappear: repair nothing.
+    # If the cleaner offset is unknown, removed records might reappear: repair nothing.
     is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted
     accepts = not (is_unknown and cleaning.cleaned_to is None)
     return replica_repair.find(
@@ -802,15 +720,15 @@ def _find_in_replicas(
 
 
 def _repair_between(
-    before: RestoredLog, repair: RangeRepair, log_restore: LogRestore
+    previous_log: RestoredLog, repair: RangeRepair, log_restore: LogRestore
 ) -> tuple[RestoredLog, list[RestoredLog]]:
-    """Return the log before a gap with the batches of its segment, and logs with later batches."""
-    base_offset = before.source.base_offset
-    count = sum(each.segment_base_offset <= base_offset for each in repair.batches)
+    """Append batches to the log before a gap; return the log, and new logs of later segments."""
+    base_offset = previous_log.source.base_offset
+    count = sum(batch_range.segment_base_offset <= base_offset for batch_range in repair.batches)
     if count:
-        size_bytes = os.path.getsize(before.path)
-        before = log_restore.insert(before, [(size_bytes, repair.batches[:count])])
-    return before, log_restore.write_logs(repair.batches[count:], before.source)
+        size_bytes = os.path.getsize(previous_log.path)
+        previous_log = log_restore.insert(previous_log, [(size_bytes, repair.batches[:count])])
+    return previous_log, log_restore.write_logs(repair.batches[count:], previous_log.source)
 
 
 def lost_gaps(
@@ -818,88 +736,102 @@ def lost_gaps(
 ) -> list[LostRange]:
     """Return the missing offsets that compaction does not explain, and that no loss contains yet.
 
-    They are before, within, between and after segments, and within repaired ranges.
+    Offsets may be missing before, within, between and after segments, and in repaired ranges.
     """
     missing = _find_missing(plan, logs, decompressor)
-    # Checkpoints show how much is lost after a range without a last offset, the end of a log.
-    known = [
-        (lost.first_offset or 0, lost.last_offset + 1)
-        for each in logs
-        for lost in each.lost
-        if lost.last_offset is not None
+    # A lost range without a last offset is at the log end: checkpoints show the missing offsets.
+    known_ranges = [
+        (lost_range.first_offset or 0, lost_range.last_offset + 1)
+        for log in logs
+        for lost_range in log.lost
+        if lost_range.last_offset is not None
     ]
-    repairs = [repair for each in logs for repair in each.repairs]
-    found = []
-    for each in missing.unexplained:
-        for first, end in subtract_ranges([(each.first_offset, each.end_offset)], known):
+    repairs = [repair for log in logs for repair in log.repairs]
+    losses = []
+    for missing_range in missing.unexplained:
+        for first, end in subtract_ranges(
+            [(missing_range.first_offset, missing_range.end_offset)], known_ranges
+        ):
             if not any(repair.explains(first, end) for repair in repairs):
-                repair = next((one for one in repairs if one.covers(first, end)), None)
-                found.append(
-                    _gap_loss(logs, replace(each, first_offset=first, end_offset=end), repair)
+                repair = next(
+                    (candidate for candidate in repairs if candidate.covers(first, end)), None
+                )
+                losses.append(
+                    _gap_loss(
+                        logs, replace(missing_range, first_offset=first, end_offset=end), repair
+                    )
                 )
     for number, count in missing.omitted_counts.items():
         source = logs[number].source
-        reason = f"offsets are missing in {count} more places of the log"
-        place = source.base_offset, source.log_path
-        found.append(LostRange(*place, None, None, GAP, reason, is_known=False))
-    return found
+        reason = f"offsets are missing in {count} more gaps of the log"
+        segment = source.base_offset, source.log_path
+        losses.append(LostRange(*segment, None, None, GAP, reason, is_known=False))
+    return losses
 
 
 def _gap_loss(
     logs: Sequence[RestoredLog], missing: MissingRange, repair: RangeRepair | None
 ) -> LostRange:
     first, last = missing.first_offset, missing.last_offset
-    code, what = GAP, f"offsets {first} to {last} are in no segment"
+    code, description = GAP, f"offsets {first} to {last} are in no segment"
     is_between = missing.log > 0 and missing.position_bytes == 0
     source = logs[missing.log - is_between].source
     is_checkpointed = missing.why == BY_CHECKPOINTS
     if is_checkpointed:
         code = BELOW_COMMITTED
         count = last - first + 1
-        what = (
-            f"the log ends at {first}, but {count} more offsets are in the checkpoints of the dump"
+        description = (
+            f"the log ends at {first}, but the checkpoints of the dump contain {count} more offsets"
         )
     elif missing.location is GapLocation.HEAD:
-        what = f"the log starts at {first}, and {what}"
-    elif repair is not None and (rejected := repair.rejected_in(first, missing.end_offset)):
-        what = f"{what}, and their batches in {', '.join(rejected)} are not used: "
-        what += "a cleaner may have removed them here"
+        description = f"the log start offset is {first}, but {description}"
+    elif repair is not None and (rejected := repair.rejecting_replicas(first, missing.end_offset)):
+        description += (
+            f", and the batches in {', '.join(rejected)} are not used, because the log cleaner may "
+            "have removed the records"
+        )
     elif repair is not None:
-        what = f"offsets {first} to {last} are also missing in {', '.join(repair.replicas)}"
-    reason = what if is_checkpointed else f"{what}; {missing.why}"
-    place, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
-    return LostRange(*place, first, last, code, reason, is_known=is_known)
+        description = f"offsets {first} to {last} are also missing in {', '.join(repair.replicas)}"
+    reason = description if is_checkpointed else f"{description}; {missing.why}"
+    segment, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
+    return LostRange(*segment, first, last, code, reason, is_known=is_known)
 
 
-def _up_to_limit(logs: Sequence[RestoredLog], settings: BuildSettings) -> Sequence[RestoredLog]:
-    """Return the logs up to the limit of the partition; remove later logs."""
-    last = next((at for at, each in enumerate(logs) if each.is_limited), None)
+def _remove_logs_after_limit(
+    logs: Sequence[RestoredLog], settings: BuildSettings
+) -> Sequence[RestoredLog]:
+    """Remove the logs after the limit of the partition; return the remaining logs."""
+    last = next((number for number, log in enumerate(logs) if log.is_limited), None)
     if last is None:
         return logs
-    for each in logs[last + 1 :]:
-        each.staged.remove_scratch(settings)
-        with publishing(each.path, "remove a log after the end"):
-            os.unlink(each.path)
+    for log in logs[last + 1 :]:
+        log.staged.remove_scratch(settings)
+        with publishing(log.path, "remove a log after the requested end"):
+            os.unlink(log.path)
     return logs[: last + 1]
 
 
 def _read_start(
-    restored: RestoredPartition, plan: PartitionPlan, first: SegmentFile
+    restored: RestoredPartition, plan: PartitionPlan, first_segment: SegmentFile
 ) -> PartitionStart:
-    """Read the state before the first segment from files of the base; ignore malformed files."""
+    """Read the state before the first segment from the base copy; ignore malformed files."""
     tiered = plan.base.tiered
-    if first.partition_directory != plan.base.directory and tiered is None:
-        name = segment_file_name(first.base_offset, LOG_SUFFIX)
-        first = replace(first, log_path=os.path.join(plan.base.directory, name))
+    if first_segment.partition_directory != plan.base.directory and tiered is None:
+        name = segment_file_name(first_segment.base_offset, LOG_SUFFIX)
+        first_segment = replace(first_segment, log_path=os.path.join(plan.base.directory, name))
     read = partial(
-        PartitionStart.read, first, None, tiered=tiered, log_start_offset=plan.log_start_offset
+        PartitionStart.read,
+        first_segment,
+        None,
+        tiered=tiered,
+        log_start_offset=plan.log_start_offset,
     )
     try:
         start = read(with_epochs=True)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
-        restored.notes.append(f"only the leader epochs of the batches are restored: {error}")
+        restored.notes.append(f"leader epochs are restored only from the batches: {error}")
         if error.path is not None and not isinstance(error, LinkedOutError):
             unread = Skipped(error.path, BAD_CHECKPOINT, detail=error.described)
             restored.unread.append(unread.text)
@@ -915,16 +847,16 @@ def _edit_transactions(
 ) -> Sequence[RestoredLog]:
     restored.is_edited = True
     restored.notes += edits.notes
-    base_offsets = [each.source.base_offset for each in logs]
-    for each in edits.lost:
-        source = logs[max(bisect_right(base_offsets, each.first_offset or 0) - 1, 0)].source
+    base_offsets = [log.source.base_offset for log in logs]
+    for lost_range in edits.lost:
+        source = logs[max(bisect_right(base_offsets, lost_range.first_offset or 0) - 1, 0)].source
         base_offset, path = source.base_offset, source.log_path
-        restored.lost.append(replace(each, segment_base_offset=base_offset, path=path))
+        restored.lost.append(replace(lost_range, segment_base_offset=base_offset, path=path))
     ends = [*base_offsets[1:], INT64_MAX]
-    parts = map(edits.in_segment, base_offsets, ends)
+    segment_edits = map(edits.in_segment, base_offsets, ends)
     return [
-        log_restore.drop_records(log, part) if part else log
-        for log, part in zip(logs, parts, strict=True)
+        log_restore.drop_records(log, edits_of_segment) if edits_of_segment else log
+        for log, edits_of_segment in zip(logs, segment_edits, strict=True)
     ]
 
 
@@ -936,10 +868,10 @@ def _drop_records(
     dropped: Selection,
     max_decompressed_bytes: int,
 ) -> Sequence[RestoredLog]:
-    """Return the logs without dropped records; raise `CorruptLogError` for unreadable ones."""
+    """Drop records from logs; raise `CorruptLogError` if a record cannot be read."""
     try:
         match = match_partition(
-            [each.current_segment() for each in logs],
+            [log.current_segment() for log in logs],
             dropped,
             PartitionState(start.state.entries),
             max_decompressed_bytes=max_decompressed_bytes,
@@ -948,42 +880,44 @@ def _drop_records(
         rewriter = SegmentRewriter(match, dropped, max_decompressed_bytes)
         restored.dropped, restored.dropped_by_key = match.dropped, dict(match.by_key)
         return [
-            log_restore.drop_records(each, rewriter)
-            if each.source.base_offset in match.losing
-            else each
-            for each in logs
+            log_restore.drop_records(log, rewriter)
+            if log.source.base_offset in match.losing
+            else log
+            for log in logs
         ]
     except KafkaIndexError as error:
         # The staged log is removed before the error is reported.
-        sources = {each.path: each.source.log_path for each in logs}
+        sources = {log.path: log.source.log_path for log in logs}
         error.path = sources.get(error.path or "", error.path)
         raise
 
 
-def _publish(group: Sequence[_ReadyPartition], settings: BuildSettings) -> None:
-    """Write the index and state files of partitions next to their logs, and complete their rows."""
+def _publish_group(group: Sequence[_ReadyPartition], settings: BuildSettings) -> None:
+    """Write the index and state files of partitions, and complete their rows of the report."""
     rows: defaultdict[TopicPartition, list[SegmentReport]] = defaultdict(list)
     for row in publish_partitions(
-        [[log.staged for log in each.logs] for each in group],
+        [[log.staged for log in ready.logs] for ready in group],
         settings,
         attempt_id=ATTEMPT_ID,
-        starts={each.restored.partition: each.start for each in group},
+        starts={ready.restored.partition: ready.start for ready in group},
     ):
         rows[TopicPartition(row.topic, row.partition)].append(row)
-    for each in group:
-        for log in each.logs:
+    for ready in group:
+        for log in ready.logs:
             log.staged.remove_scratch(settings)
-        with _leave_out_on_error([each.restored]):
-            _complete(each, rows[each.restored.partition])
+        with _skip_on_error([ready.restored]):
+            _complete_row(ready, rows[ready.restored.partition])
 
 
-def _complete(ready: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
+def _complete_row(ready: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
     restored, logs, start = ready.restored, ready.logs, ready.start
-    broken = next((row for row in rows if row.status == FAILED), None)
-    if broken is not None:
-        _leave_failed_out(restored, broken, logs)
+    failed_report = next((report for report in rows if report.status == FAILED), None)
+    if failed_report is not None:
+        _skip_failed(restored, failed_report, logs)
         return
-    restored.notes += [f"{row.segment_base_offset}: {row.note}" for row in rows if row.note]
+    restored.notes += [
+        f"{report.segment_base_offset}: {report.note}" for report in rows if report.note
+    ]
     restored.is_limited = logs[-1].is_limited
     entries = start.state.entries
     is_open = entries["current_txn_first_offset"] >= 0
@@ -994,4 +928,4 @@ def _complete(ready: _ReadyPartition, rows: Sequence[SegmentReport]) -> None:
     write_partition_metadata(ready.directory, restored.topic_id)
     remove_build_files(ready.directory)
     restored.segments = len(logs)
-    restored.size_bytes = sum(os.path.getsize(each.path) for each in logs)
+    restored.size_bytes = sum(os.path.getsize(log.path) for log in logs)

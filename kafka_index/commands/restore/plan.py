@@ -1,6 +1,6 @@
-"""The plan of a restore: its partitions, the base copy and topic ID of each, and its log end.
+"""The plan of a restore: the partitions, each with its base copy, topic ID and log end.
 
-Requests that can be rejected are rejected before the output has a file.
+A request is rejected before the first file of the output is written.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import hashlib
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from kafka_index.commands.restore.cluster import NODE_ID, SourceCluster, new_uuid
@@ -40,24 +41,24 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, slots=True)
 class PartitionPlan:
-    """A partition to restore: its base copy, its other copies, and its end."""
+    """A partition to restore: base copy, other copies, and log end."""
 
     partition: TopicPartition
     base: Replica
-    others: tuple[Replica, ...]
+    other_replicas: tuple[Replica, ...]
     topic_id: str
-    known: CheckpointOffsets
+    known_offsets: CheckpointOffsets
     limit: Limit | None = None
     edits: TransactionEdits | None = None
 
     @property
     def log_start_offset(self) -> int:
-        """The log start offset in the checkpoint or from ``--log-start``; 0 for none."""
-        return self.known.start_offset or 0
+        """The log start offset in the checkpoint or from ``--log-start``; 0 if unknown."""
+        return self.known_offsets.start_offset or 0
 
     @property
     def cleaned_to(self) -> int | None:
-        """The cleaner offset of the base copy, None if it has no such checkpoint."""
+        """The cleaner offset of the base copy; None if the checkpoint has no entry."""
         return self.base.root.cleaned_to(self.base.partition)
 
     @property
@@ -70,13 +71,13 @@ class PartitionPlan:
 
     def alone(self) -> PartitionPlan:
         """Return the plan without the checkpoint entries of other partitions."""
-        base, *others = (each.alone() for each in (self.base, *self.others))
-        return replace(self, base=base, others=tuple(others))
+        base, *other_replicas = (replica.alone() for replica in (self.base, *self.other_replicas))
+        return replace(self, base=base, other_replicas=tuple(other_replicas))
 
     def segments(self) -> list[SegmentFile]:
         """Return the segments of the base copy, with the topic name of the output."""
         topic = self.partition.topic
-        return [replace(each, topic=topic) for each in self.base.segments.files()]
+        return [replace(segment, topic=topic) for segment in self.base.segments.files()]
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,15 +86,15 @@ class RestorePlan:
 
     partitions: tuple[PartitionPlan, ...]
     without_logs: Mapping[TopicPartition, str]
-    made_ids: Mapping[str, str]
+    new_ids: Mapping[str, str]
     request: RestoreRequest
     dump: Dump
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs as given, and the directories in them; a link may lead elsewhere."""
+        """The inputs, and the directories in the inputs with their links resolved."""
         remote = () if self.request.tiered is None else self.request.tiered.uris
-        directories = [each.directory for each in self.dump.all_replicas]
+        directories = [replica.directory for replica in self.dump.all_replicas]
         return [
             *self.request.inputs,
             *remote,
@@ -102,19 +103,19 @@ class RestorePlan:
 
     @property
     def metadata_output(self) -> str | None:
-        """The directory of the metadata log; None if it has no directory of its own."""
-        given = self.request.metadata_output
-        return None if given is None else os.path.realpath(local_path(given))
+        """The path of ``--metadata-output``; None if the option is not given."""
+        user_path = self.request.metadata_output
+        return None if user_path is None else os.path.realpath(local_path(user_path))
 
     @property
     def digest(self) -> str:
         """A digest that is equal for plans that write the same output."""
         digest = hashlib.sha256()
-        for line in self._lines():
+        for line in self._digest_lines():
             digest.update(f"{line}\n".encode())
         return digest.hexdigest()
 
-    def _lines(self) -> Iterator[str]:
+    def _digest_lines(self) -> Iterator[str]:
         request = self.request
         options = (
             request.log_config,
@@ -122,21 +123,24 @@ class RestorePlan:
             request.cluster,
             request.clamp_groups,
             self.metadata_output,
-            sorted((name, sorted(each.items())) for name, each in request.topic_configs.items()),
+            sorted(
+                (name, sorted(configs.items())) for name, configs in request.topic_configs.items()
+            ),
         )
-        yield f"{request.salvage} {request.until.text} {options!r}"
-        # A run with hard links must not be resumed with copies: its first logs would stay linked to
-        # the dump, unnoticed.
+        yield f"{request.salvage} {request.until.digest_text} {options!r}"
+        # A run with hard links must not be resumed with copies: some logs would remain hard links
+        # without a warning.
         yield f"hard links: {request.link is Link.HARD}"
         if request.drop_keys:
             keys = repr(sorted(set(request.drop_keys))).encode()
             yield f"dropped keys: {hashlib.sha256(keys).hexdigest()}"
-        for each in self.partitions:
-            topic = each.partition.topic
-            # A new topic ID is random, and differs in each run.
-            topic_id = "new" if topic in self.made_ids else each.topic_id
-            yield f"{each.partition.directory_name} {topic_id} {each.known.start_offset}"
-            for replica in (each.base, *each.others):
+        for partition_plan in self.partitions:
+            topic = partition_plan.partition.topic
+            # A new topic ID is random, and differs between runs.
+            topic_id = "new" if topic in self.new_ids else partition_plan.topic_id
+            start_offset = partition_plan.known_offsets.start_offset
+            yield f"{partition_plan.partition.directory_name} {topic_id} {start_offset}"
+            for replica in (partition_plan.base, *partition_plan.other_replicas):
                 yield replica.directory
                 segments = replica.segments
                 for columns in zip(
@@ -149,8 +153,8 @@ class RestorePlan:
 
 
 def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
-    """Read the source cluster; its groups only if the request needs them."""
-    lacks_ids = bool(topics_without_id(dump, found_topic_ids(dump)))
+    """Read the source cluster, with its groups only if the request needs committed offsets."""
+    lacks_ids = bool(topics_without_id(dump, read_topic_ids(dump)))
     with_groups = lacks_ids or bool(request.seeds or request.renames)
     return SourceCluster.read(
         dump, shared_budget(request.max_decompressed_bytes), with_groups=with_groups
@@ -159,25 +163,25 @@ def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
 
 def plan_restore(request: RestoreRequest, dump: Dump, source: SourceCluster) -> RestorePlan:
     """Plan a restore, and create new topic IDs."""
-    _check_choices(request, dump)
-    known = {**source.topic_ids(), **found_topic_ids(dump)}
-    missing = topics_without_id(dump, known)
-    made = {topic: new_uuid() for topic in missing} if request.new_topic_ids else {}
-    made |= {new: new_uuid() for new in request.renames.values()}
-    topic_ids = _topic_ids(dump, known, made, request.renames)
+    _check_options(request, dump)
+    topic_ids_by_name = {**source.topic_ids(), **read_topic_ids(dump)}
+    unidentified_topics = topics_without_id(dump, topic_ids_by_name)
+    new_ids = {topic: new_uuid() for topic in unidentified_topics} if request.new_topic_ids else {}
+    new_ids |= {new: new_uuid() for new in request.renames.values()}
+    topic_ids = _assign_topic_ids(dump, topic_ids_by_name, new_ids, request.renames)
     policies = source.cleanup_policies(request.config.properties, dump)
     partitions = []
     for partition in dump.replicas:
-        base, *others = base_replica(dump.replicas[partition])
+        base, *other_replicas = base_replica(dump.replicas[partition])
         topic = request.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
                 TopicPartition(topic, partition.partition),
                 base,
-                tuple(others),
+                tuple(other_replicas),
                 topic_ids[topic],
-                _known_offsets(base, others, policies, request.log_starts),
-                request.until.limit_of(partition),
+                _known_offsets(base, other_replicas, policies, request.log_starts),
+                request.until.limit_for(partition),
             )
         )
     without_logs = {
@@ -185,21 +189,23 @@ def plan_restore(request: RestoreRequest, dump: Dump, source: SourceCluster) -> 
         for partition, directory in dump.without_logs.items()
         if partition not in dump.replicas
     }
-    partitions.sort(key=lambda each: each.partition)
-    return RestorePlan(tuple(partitions), without_logs, made, request, dump)
+    partitions.sort(key=attrgetter("partition"))
+    return RestorePlan(tuple(partitions), without_logs, new_ids, request, dump)
 
 
-def _check_choices(request: RestoreRequest, dump: Dump) -> None:
+def _check_options(request: RestoreRequest, dump: Dump) -> None:
     """Reject options about partitions or topics that the dump lacks."""
     unknown = set(request.log_starts).difference(dump.replicas)
     if unknown:
         name = min(unknown).directory_name
-        raise InputError("--log-start names a partition that is not in the input", found=name)
-    if request.clamp_groups and all(each.topic != CONSUMER_OFFSETS_TOPIC for each in dump.replicas):
+        raise InputError("the partition of --log-start is not in the input", found=name)
+    if request.clamp_groups and all(
+        partition.topic != CONSUMER_OFFSETS_TOPIC for partition in dump.replicas
+    ):
         raise InputError(
-            "--clamp-groups needs the offsets that groups committed",
-            expected=CONSUMER_OFFSETS_TOPIC,
-            hint="add its partitions to the input, or include the topic in --topics",
+            f"--clamp-groups requires {CONSUMER_OFFSETS_TOPIC}, which is not in the input",
+            hint=f"add the partitions of {CONSUMER_OFFSETS_TOPIC} to the input, or include the "
+            "topic in --topics",
         )
     _check_renames(dump, request.renames)
 
@@ -207,153 +213,169 @@ def _check_choices(request: RestoreRequest, dump: Dump) -> None:
 def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
     """Reject renames of topics that the dump lacks, and new names that are used twice."""
     topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
-    kept = topics.difference(renames)
+    unrenamed_topics = topics.difference(renames)
     for old, new in renames.items():
         if old not in topics:
-            raise InputError("--rename names a topic that is not in the input", found=old)
-        if new in kept or list(renames.values()).count(new) > 1:
+            raise InputError("the topic of --rename is not in the input", found=old)
+        if new in unrenamed_topics or list(renames.values()).count(new) > 1:
             raise InputError(
-                "--rename gives two topics one name", found=new, hint="choose another name"
+                "after --rename, two topics would have the same name",
+                found=new,
+                hint="choose another name",
             )
 
 
-def found_topic_ids(dump: Dump) -> dict[str, str]:
+def read_topic_ids(dump: Dump) -> dict[str, str]:
     """Return the topic IDs in ``partition.metadata``."""
-    found: dict[str, tuple[str, str]] = {}
+    ids_and_directories: dict[str, tuple[str, str]] = {}
     for replica in dump.all_replicas:
         if replica.topic_id is None:
             continue
         topic = replica.partition.topic
-        known, where = found.setdefault(topic, (replica.topic_id, replica.directory))
-        if known != replica.topic_id:
+        first_id, directory = ids_and_directories.setdefault(
+            topic, (replica.topic_id, replica.directory)
+        )
+        if first_id != replica.topic_id:
             raise InputError(
-                f"the topic ID differs from the ID in {where}",
+                f"the topic ID differs from the ID in {directory}",
                 path=replica.directory,
-                expected=known,
+                expected=first_id,
                 found=replica.topic_id,
-                hint="these are different topics with the same name: restore them separately",
+                hint="the two topics have only the name in common: restore each topic separately",
             )
-    return {topic: topic_id for topic, (topic_id, _) in found.items()}
+    return {topic: topic_id for topic, (topic_id, _) in ids_and_directories.items()}
 
 
-def topics_without_id(dump: Dump, known: Mapping[str, str]) -> list[str]:
+def topics_without_id(dump: Dump, topic_ids: Mapping[str, str]) -> list[str]:
     """Return the topics whose ID is unknown, sorted."""
-    return sorted({each.topic for each in dump.replicas}.difference(known))
+    return sorted({partition.topic for partition in dump.replicas}.difference(topic_ids))
 
 
-def _topic_ids(
-    dump: Dump, known: Mapping[str, str], made: Mapping[str, str], renames: Mapping[str, str]
+def _assign_topic_ids(
+    dump: Dump,
+    source_ids: Mapping[str, str],
+    new_ids: Mapping[str, str],
+    renames: Mapping[str, str],
 ) -> dict[str, str]:
-    # A renamed topic is another topic.
-    ids = {topic: topic_id for topic, topic_id in known.items() if topic not in renames}
-    ids |= made
+    # A renamed topic gets a new ID.
+    ids = {topic: topic_id for topic, topic_id in source_ids.items() if topic not in renames}
+    ids |= new_ids
     ids |= {old: ids[new] for old, new in renames.items() if old not in ids}
     missing = topics_without_id(dump, ids)
     if missing:
-        raise _without_id(dump, missing)
+        raise _unknown_id_error(dump, missing)
     return ids
 
 
-def _without_id(dump: Dump, missing: Sequence[str]) -> InputError:
-    """Return the error for topics without an ID; it names a link that hides the ID."""
-    directories = [each.directory for each in dump.all_replicas if each.partition.topic in missing]
-    paths = (f"{each}/{PARTITION_METADATA}" for each in directories)
+def _unknown_id_error(dump: Dump, missing: Sequence[str]) -> InputError:
+    """Return the error for topics without an ID, with the path of a link that was not followed."""
+    directories = [path.directory for path in dump.all_replicas if path.partition.topic in missing]
+    paths = (f"{path}/{PARTITION_METADATA}" for path in directories)
     link = next(filter(None, map(linked_out, paths)), None)
     if link is not None:
         return InputError(
-            f"the topic ID of {first_of(missing, _NAMES_SHOWN)} is unknown: this file is a link "
-            "to a file outside the input",
+            f"the topic ID of {first_of(missing, _NAMES_SHOWN)} is unknown: partition.metadata "
+            "is a link to a file outside the input",
             path=link.path,
             found=link.target,
-            hint="give --follow-links to read it, or --new-topic-ids",
+            hint="give --follow-links to read the file, or --new-topic-ids",
         )
     return InputError(
-        "the topic ID is unknown: a broker treats a partition without an ID as stray, and "
-        "replaces it by an empty log",
+        "the topic ID is unknown: a broker would treat the partition as stray, and replace it by "
+        "an empty log",
         path=directories[0],
         found=f"no partition.metadata of {first_of(missing, _NAMES_SHOWN)}",
-        hint="add the partition.metadata files, or the metadata log or __consumer_offsets of "
-        "the cluster to the input, or give --new-topic-ids",
+        hint="add partition.metadata, the metadata log or __consumer_offsets to the input, or "
+        "give --new-topic-ids",
     )
 
 
 def _known_offsets(
     base: Replica,
-    others: Sequence[Replica],
+    other_replicas: Sequence[Replica],
     policies: Mapping[str, str | None],
     log_starts: Mapping[TopicPartition, int],
 ) -> CheckpointOffsets:
     """Return the offsets of a partition in the checkpoints of all copies.
 
-    A copy that was cleaned elsewhere proves that the topic is compacted.
+    If the log cleaner has cleaned another copy, the topic is compacted.
     """
     partition = base.partition
     policy, is_known = policies.get(partition.topic), partition.topic in policies
-    known = CheckpointOffsets.read(base.root, partition, policy, is_topic_known=is_known)
-    if any(each.root.cleaned_to(each.partition) is not None for each in others):
-        known = replace(known, cleaning=replace(known.cleaning, is_compacted=True))
-    log_start = known.start_offset if base.tiered is None else base.tiered.log_start_offset
+    known_offsets = CheckpointOffsets.read(base.root, partition, policy, is_topic_known=is_known)
+    if any(replica.root.cleaned_to(replica.partition) is not None for replica in other_replicas):
+        known_offsets = replace(
+            known_offsets, cleaning=replace(known_offsets.cleaning, is_compacted=True)
+        )
+    log_start = known_offsets.start_offset if base.tiered is None else base.tiered.log_start_offset
     return replace(
-        known,
+        known_offsets,
         start_offset=log_starts.get(partition, log_start),
-        end_offset=max(each.root.committed_end(partition) for each in (base, *others)),
+        end_offset=max(
+            replica.root.committed_end(partition) for replica in (base, *other_replicas)
+        ),
     )
 
 
 def refuse_shared_ids(plan: RestorePlan) -> None:
     """Reject topics with the same ID, because a cluster would have only one of them."""
     topics: dict[str, str] = {}
-    for each in plan.partitions:
-        topic = topics.setdefault(each.topic_id, each.partition.topic)
-        if topic != each.partition.topic:
+    for partition_plan in plan.partitions:
+        topic = topics.setdefault(partition_plan.topic_id, partition_plan.partition.topic)
+        if topic != partition_plan.partition.topic:
             raise InputError(
-                f"topic {topic} has the same topic ID",
-                path=each.base.directory,
-                found=each.topic_id,
-                hint="is one a copy of the other? give it a new ID with --rename OLD=NEW",
+                f"topics {topic} and {partition_plan.partition.topic} have the same topic ID",
+                path=partition_plan.base.directory,
+                found=partition_plan.topic_id,
+                hint="if one topic is a copy, give the copy a new ID with --rename OLD=NEW",
             )
 
 
-def without_strays(
+def separate_strays(
     plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
 ) -> tuple[RestorePlan, list[RestoredPartition]]:
     """Separate the partitions that the broker would not serve."""
-    kept, strays = [], []
-    for each in plan.partitions:
-        code, number = STRAY, each.partition.partition
-        why = image.why_stray(number, each.topic_id, int(properties[NODE_ID]))
-        name = image.other_name(each.topic_id, each.partition.topic)
-        if why is None and name is not None:
+    assigned_plans, strays = [], []
+    for partition_plan in plan.partitions:
+        code, number = STRAY, partition_plan.partition.partition
+        reason = image.why_stray(number, partition_plan.topic_id, int(properties[NODE_ID]))
+        name = image.other_name(partition_plan.topic_id, partition_plan.partition.topic)
+        if reason is None and name is not None:
             code = INCONSISTENT_TOPIC_ID
-            why = (
-                f"its topic ID {each.topic_id} belongs to {name} in the metadata: it is not served"
+            reason = (
+                f"topic ID {partition_plan.topic_id} belongs to topic {name} in the metadata, so a "
+                "broker does not serve the partition"
             )
-        if why is None:
-            kept.append(each)
+        if reason is None:
+            assigned_plans.append(partition_plan)
         else:
-            stray = RestoredPartition(each.partition, each.base.directory, each.topic_id)
-            stray.leave_out(code, f"{why}; restore it to a fresh cluster")
+            stray = RestoredPartition(
+                partition_plan.partition, partition_plan.base.directory, partition_plan.topic_id
+            )
+            stray.skip(code, f"{reason}; restore the partition to a fresh cluster")
             strays.append(stray)
-    if not kept:
+    if not assigned_plans:
         raise InputError(
-            "the metadata log assigns none of the partitions to this broker",
+            "the metadata log assigns no partition of the input to this broker",
             path=plan.dump.metadata_logs[0],
             found=strays[0].reason,
-            hint="is the metadata log from the same dump? otherwise restore to a fresh cluster",
+            hint="use the metadata log of the same dump, or restore to a fresh cluster",
         )
-    return replace(plan, partitions=tuple(kept)), strays
+    return replace(plan, partitions=tuple(assigned_plans)), strays
 
 
-def as_begun(plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None) -> RestorePlan:
+def resume_plan(
+    plan: RestorePlan, topic_ids: Mapping[str, str], until_ms: int | None
+) -> RestorePlan:
     """Return a plan with the new topic IDs and the point in time of an earlier run."""
     until = replace(plan.request.until, time_ms=until_ms)
     partitions = tuple(
         replace(
-            each,
-            topic_id=topic_ids.get(each.partition.topic, each.topic_id),
-            limit=until.limit_of(each.base.partition),
+            partition_plan,
+            topic_id=topic_ids.get(partition_plan.partition.topic, partition_plan.topic_id),
+            limit=until.limit_for(partition_plan.base.partition),
         )
-        for each in plan.partitions
+        for partition_plan in plan.partitions
     )
     request = replace(plan.request, until=until)
-    return replace(plan, partitions=partitions, made_ids=topic_ids, request=request)
+    return replace(plan, partitions=partitions, new_ids=topic_ids, request=request)

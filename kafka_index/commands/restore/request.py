@@ -1,6 +1,6 @@
-"""The request of ``restore``, and the requested ends of the logs.
+"""The request of ``restore``, and the requested log ends.
 
-A log ends before the first batch that has a timestamp above the time, or that reaches the offset.
+A log ends before the first batch that has a timestamp after the time or contains the offset.
 """
 
 from __future__ import annotations
@@ -77,17 +77,17 @@ class ClusterMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The end of a log: a time or an offset, the earlier of both."""
+    """The end of a log: the time or the offset, whichever is reached first."""
 
     time_ms: int = INT64_MAX
     offset: int = INT64_MAX
 
-    def first_beyond(self, batches: BatchColumns) -> int | None:
-        """Return the row of the first batch that the log does not have, None if it has all."""
-        is_beyond = batches.last_offset >= self.offset
-        is_beyond |= batches.max_timestamp_ms > self.time_ms
-        beyond = is_beyond.nonzero()[0]
-        return int(beyond[0]) if len(beyond) else None
+    def first_excluded_row(self, batches: BatchColumns) -> int | None:
+        """Return the row of the first batch after the limit; None if there is no such batch."""
+        is_excluded = batches.last_offset >= self.offset
+        is_excluded |= batches.max_timestamp_ms > self.time_ms
+        excluded_rows = is_excluded.nonzero()[0]
+        return int(excluded_rows[0]) if len(excluded_rows) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,40 +101,40 @@ class Until:
     offsets : mapping of str to mapping of int to int
         The end offset by topic and partition.
     relative : str, optional
-        The time as it was given, if it is relative to now.
-    clamps : mapping of TopicPartition to int
+        The value of the option if the time is relative to now.
+    transaction_ends : mapping of TopicPartition to int
         The ends that transactions require.
     is_consistent : bool
-        Whether `clamps` are at or before the requested ends, and replace them.
+        Whether `transaction_ends` replace the requested ends; they are at or before those ends.
     """
 
     time_ms: int | None = None
     offsets: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     relative: str | None = None
-    clamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+    transaction_ends: Mapping[TopicPartition, int] = field(default_factory=dict)
     is_consistent: bool = False
 
     @property
-    def is_given(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether an end was requested."""
         return self.time_ms is not None or bool(self.offsets)
 
     @property
     def end_text(self) -> str:
-        """The requested end, for people; empty for none."""
+        """The requested end, for people; empty if no end was requested."""
         if self.time_ms is not None:
             return time_text(self.time_ms)
         return "the requested offsets" if self.offsets else ""
 
-    def offset_of(self, partition: TopicPartition) -> int | None:
-        """Return the offset that was given for a partition."""
+    def end_offset_for(self, partition: TopicPartition) -> int | None:
+        """Return the requested end offset of a partition."""
         return self.offsets.get(partition.topic, {}).get(partition.partition)
 
-    def limit_of(self, partition: TopicPartition) -> Limit | None:
-        """Return where the log of a partition ends; None if the whole log is restored."""
-        limit = Limit(offset=self.clamps.get(partition, INT64_MAX))
+    def limit_for(self, partition: TopicPartition) -> Limit | None:
+        """Return the limit of a partition; None if the complete log is restored."""
+        limit = Limit(offset=self.transaction_ends.get(partition, INT64_MAX))
         if not self.is_consistent:
-            time_ms, offset = self.time_ms, self.offset_of(partition)
+            time_ms, offset = self.time_ms, self.end_offset_for(partition)
             limit = Limit(
                 INT64_MAX if time_ms is None else time_ms,
                 limit.offset if offset is None else min(limit.offset, offset),
@@ -142,15 +142,20 @@ class Until:
         return None if limit == Limit() else limit
 
     @property
-    def text(self) -> str:
-        """A text that is equal for equal ends."""
-        offsets = sorted((topic, sorted(found.items())) for topic, found in self.offsets.items())
-        clamps = sorted((each.directory_name, end) for each, end in self.clamps.items())
-        return f"{self.relative or self.time_ms} {offsets} {clamps} {self.is_consistent}"
+    def digest_text(self) -> str:
+        """A text that is equal if the log ends are equal."""
+        offsets = sorted(
+            (topic, sorted(partition_offsets.items()))
+            for topic, partition_offsets in self.offsets.items()
+        )
+        transaction_ends = sorted(
+            (partition.directory_name, end) for partition, end in self.transaction_ends.items()
+        )
+        return f"{self.relative or self.time_ms} {offsets} {transaction_ends} {self.is_consistent}"
 
 
 class UntilKind(Kind):
-    """A time, offsets by topic and partition, or a file of them, as `Until`."""
+    """A time, a mapping of offsets by topic and partition, or a file with offsets."""
 
     metavar = "TIME|FILE"
 
@@ -166,7 +171,7 @@ class UntilKind(Kind):
             time_ms = parse_time(value, now=now)
         except InputError as error:
             if isinstance(value, str):
-                error.message = f"no such file, and {error.message}"
+                error.message = f"neither a file nor a time: {error.message}"
             raise
         return Until(time_ms, relative=str(value) if is_relative(value) else None)
 
@@ -178,27 +183,27 @@ class LogStartsKind(Kind):
     is_multiple = True
 
     def convert(self, value: Any, name: str, now: int) -> dict[TopicPartition, int]:  # noqa: ARG002
-        given = value
+        offset_by_name = value
         if isinstance(value, tuple):
             # The name of a topic has no equals sign.
             pairs = [str(text).partition("=") for text in value]
-            given = {key: parse_integer(number) for key, _, number in pairs}
-        if not isinstance(given, Mapping):
+            offset_by_name = {key: parse_integer(number) for key, _, number in pairs}
+        if not isinstance(offset_by_name, Mapping):
             raise ConfigError(
-                f"{name} is not by partition",
+                f"{name} is not a mapping from partitions to offsets",
                 expected="such as {'orders-0': 123}",
-                found=argument_text(given),
+                found=argument_text(offset_by_name),
             )
-        found = {}
-        for key, offset in given.items():
+        log_starts = {}
+        for key, offset in offset_by_name.items():
             partition = parse_partition_directory(key) if isinstance(key, str) else None
             if partition is None or offset is None:
                 raise ConfigError(
-                    f"{name} is not {self.metavar}",
+                    f"{name} does not have the form {self.metavar}",
                     found=argument_text(value if offset is None else key),
                 )
-            found[partition] = IntegerKind().convert(offset, f"{name} of {key}", 0)
-        return found
+            log_starts[partition] = IntegerKind().convert(offset, f"{name} of {key}", 0)
+        return log_starts
 
 
 class TopicConfigsKind(Kind):
@@ -209,26 +214,31 @@ class TopicConfigsKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> dict[str, dict[str, str]]:  # noqa: ARG002
         if isinstance(value, tuple):
-            return self._of_texts(value, name)
+            return self._parse_settings(value, name)
         if not isinstance(value, Mapping) or not all(isinstance(topic, str) for topic in value):
             raise ConfigError(
-                f"{name} is not by topic",
+                f"{name} is not a mapping from topics to settings",
                 expected="such as {'orders': {'retention.ms': '-1'}}",
                 found=argument_text(value),
             )
         return {
-            topic: properties_of_mapping(own, f"{name} of {topic}") for topic, own in value.items()
+            topic: properties_of_mapping(configs, f"{name} of {topic}")
+            for topic, configs in value.items()
         }
 
-    def _of_texts(self, texts: tuple[object, ...], name: str) -> dict[str, dict[str, str]]:
-        found: dict[str, dict[str, str]] = {}
-        for text in texts:
-            topic, _, setting = str(text).partition(":")
+    def _parse_settings(
+        self, arguments: tuple[object, ...], name: str
+    ) -> dict[str, dict[str, str]]:
+        configs_by_topic: dict[str, dict[str, str]] = {}
+        for argument in arguments:
+            topic, _, setting = str(argument).partition(":")
             key, separator, value = setting.partition("=")
             if not (is_legal_topic(topic) and key and separator):
-                raise ConfigError(f"{name} is not {self.metavar}", found=argument_text(text))
-            found.setdefault(topic, {})[key] = value
-        return found
+                raise ConfigError(
+                    f"{name} does not have the form {self.metavar}", found=argument_text(argument)
+                )
+            configs_by_topic.setdefault(topic, {})[key] = value
+        return configs_by_topic
 
 
 class RenamesKind(PairsKind):
@@ -241,7 +251,7 @@ class RenamesKind(PairsKind):
         renames = super().convert(value, name, now)
         for topic in (*renames, *renames.values()):
             if not is_legal_topic(topic):
-                raise ConfigError(f"{name}: no topic can have this name", found=repr(topic))
+                raise ConfigError(f"{name}: invalid topic name", found=repr(topic))
             if topic.startswith(INTERNAL_PREFIX):
                 raise ConfigError(f"{name}: an internal topic cannot be renamed", found=topic)
         return renames
@@ -256,22 +266,21 @@ class RestoreRequest(LogRequest):
     salvage: Salvage = parameter(
         ChoiceKind(Salvage),
         Group.BEHAVIOUR,
-        "Which part of a damaged segment to keep: the valid prefix, or all intact batches. none "
-        "skips the partition. Later segments are kept.",
+        "What to keep of a damaged segment: prefix keeps the batches before the damage, batches "
+        "keeps all valid batches, and none skips the partition. Later segments are kept.",
         default=Salvage.PREFIX,
     )
     link: Link = parameter(
         ChoiceKind(Link),
         Group.BEHAVIOUR,
-        "How logs get into the output. auto clones them if the file system can, and copies them "
-        "otherwise. hard allows a broker to truncate the logs of the input.",
+        "How to create the logs of the output. auto clones logs if the file system supports "
+        "clones, and copies logs otherwise. With hard, a broker may truncate logs of the input.",
         default=Link.AUTO,
     )
     log_starts: Mapping[TopicPartition, int] = parameter(
         LogStartsKind(),
         Group.BEHAVIOUR,
-        "Log start offset of a partition, instead of the offset in the checkpoint. May be "
-        "repeated.",
+        "Log start offset of a partition. Overrides the checkpoint of the input. May be repeated.",
         "--log-start",
         default=None,
     )
@@ -279,14 +288,14 @@ class RestoreRequest(LogRequest):
         ChoiceKind(ClusterMode),
         Group.CLUSTER,
         "Restore for a fresh cluster, or for the source cluster. same also copies the metadata "
-        "log, and the whole source cluster must be down.",
+        "log, and requires that all brokers of the source cluster are stopped.",
         default=ClusterMode.FRESH,
     )
     seeds: tuple[str, ...] = parameter(
         PathsKind("METADATA_DIR", takes_more=False),
         Group.CLUSTER,
-        "With fresh: formatted metadata log directory of a controller. Topics, IDs, settings, "
-        "epochs and producer IDs are written to it. Repeat it for every controller.",
+        "With fresh: formatted metadata log directory of a controller, which gets topics, IDs, "
+        "settings, epochs and producer IDs. Repeat the option for every controller.",
         "--seed",
         default=(),
     )
@@ -306,15 +315,16 @@ class RestoreRequest(LogRequest):
     renames: Mapping[str, str] = parameter(
         RenamesKind(),
         Group.CLUSTER,
-        "With fresh: rename a topic. The topic gets a new ID, and groups lose their offsets in "
-        "it. May be repeated.",
+        "With fresh: rename a topic. The topic gets a new ID. Groups lose their committed offsets "
+        "of the topic. May be repeated.",
         "--rename",
         default=None,
     )
     new_topic_ids: bool = parameter(
         FlagKind(),
         Group.CLUSTER,
-        "Assign new IDs to topics whose ID is unknown. Groups may lose their offsets in them.",
+        "Assign new IDs to topics whose ID is unknown. Groups may lose the committed offsets of "
+        "these topics.",
         default=False,
     )
     until: Until = parameter(
@@ -333,8 +343,8 @@ class RestoreRequest(LogRequest):
     consistent: bool = parameter(
         FlagKind(),
         Group.SELECTION,
-        "For a backup, with --until: keep or remove whole transactions, in all partitions and "
-        "with their offsets. Logs may end earlier than --until.",
+        "With --until, for a backup: keep or drop complete transactions, in all partitions and "
+        "with their committed offsets. Logs may end earlier than --until.",
         default=False,
     )
     drop_keys: tuple[bytes, ...] = parameter(
@@ -373,11 +383,11 @@ class RestoreRequest(LogRequest):
         for name, value in (*empty.items(), ("drop_keys", ())):
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)
-        for mode, names in _FIELDS_OF.items():
+        for mode, names in _CLUSTER_MODE_FIELDS.items():
             for name in names:
-                is_given = getattr(self, name) or getattr(self, name) == ""
-                if is_given and self.cluster is not mode:
-                    self.refuse(f"{{{name}}} is for {{cluster}} {mode}")
+                is_requested = getattr(self, name) or getattr(self, name) == ""
+                if is_requested and self.cluster is not mode:
+                    self.refuse(f"{{{name}}} requires {{cluster}} {mode}")
         if self.consistent and not any(path.startswith("backup:") for path in self.inputs):
             self.refuse("{consistent} requires a backup: give {inputs} backup:URI")
         if self.topic_configs and not self.seeds:
@@ -389,7 +399,7 @@ class RestoreRequest(LogRequest):
         return self.config.config
 
 
-_FIELDS_OF = {
+_CLUSTER_MODE_FIELDS = {
     ClusterMode.FRESH: ("seeds", "new_topic_ids", "renames"),
     ClusterMode.SAME: ("metadata_output", "all_brokers_restored"),
 }
@@ -400,8 +410,8 @@ RESTORE = CommandSpec(
     help="""Create a data directory on which a Kafka 4.3.1 broker starts without log recovery.
 
     PATH is a data directory, a topic-partition directory, or a glob of either. A partition may be
-    in several of them. --output is a local directory that is empty or freshly formatted. If it has
-    an unfinished restore of the same input and options, that restore is completed. The input is
+    in several paths. --output is a local directory that is empty or freshly formatted. If --output
+    has an unfinished restore of the same input and options, the restore is completed. The input is
     never changed.
 
     The checksums of every log are verified. The valid batches of damaged segments are recovered,
@@ -412,7 +422,7 @@ RESTORE = CommandSpec(
     Exit codes:
       0   Everything was restored.
       1   A record was lost, or a partition was skipped.
-      2   Wrong usage, nothing was found, or the output must not be written.
+      2   Wrong usage, no input was found, or --output contains other files.
       3   Retriable failure: permission, disk, memory or network. Run the
           command again to complete the restore.
       70  Internal error.

@@ -54,12 +54,22 @@ ERROR = "error"
 class LostRange:
     """A range of offsets that is not in the output.
 
-    `segment_base_offset` and `path` belong to the segment that contained the records, or precedes
-    them. In a compacted log, not every offset of the range had a record. The timestamps are the
-    minimum and maximum in readable headers, and `records` is None if unknown. `size_bytes` is 0 if
-    the dump has no bytes of the range; otherwise they begin at `position_bytes`. `is_known`: the
-    records are lost. Otherwise compaction or retention may have removed them. `kept_by_batches`
-    counts offsets in intact batches that ``--salvage batches`` keeps.
+    In a compacted log, not every offset of the range had a record.
+
+    Attributes
+    ----------
+    segment_base_offset, path : int, str
+        The segment that contained the records, or the segment before the range.
+    first_timestamp_ms, last_timestamp_ms : int, optional
+        Minimum and maximum timestamp in readable batch headers.
+    records : int, optional
+        Number of records; None if unknown.
+    size_bytes, position_bytes : int
+        Size and position of the range in the log; the size is 0 if the dump lacks the bytes.
+    is_known : bool
+        The records are lost. If False, compaction or retention may have removed the records.
+    kept_by_batches : int
+        Number of offsets in intact batches that ``--salvage batches`` would keep.
     """
 
     segment_base_offset: Offset
@@ -100,13 +110,14 @@ class GroupOffset:
 
     def __str__(self) -> str:
         """Return the offset, the log end, and the reason."""
-        what = f"group {self.group} committed {self.offset} of {self.topic}-{self.partition}"
+        commit = f"group {self.group} committed offset {self.offset} in {self.topic}-"
+        commit += str(self.partition)
         if self.status == NOT_RENAMED:
-            return f"{what}, which stays under that name: {self.reason}"
-        what += f", which ends at {self.end_offset}"
+            return f"{commit}, and the offset remains under the old topic name: {self.reason}"
+        commit += f", but the log ends at {self.end_offset}"
         if self.status == CLAMPED:
-            return f"{what}: clamped to that"
-        return f"{what}; not clamped: {self.reason}" if self.reason else what
+            return f"{commit}: reset to the log end"
+        return f"{commit}; not reset: {self.reason}" if self.reason else commit
 
 
 @dataclass(slots=True)
@@ -142,7 +153,7 @@ class RestoredPartition:
     lost : list of LostRange
         Offsets that are not in the output.
     clamped : list of GroupOffset
-        In a partition of ``__consumer_offsets``: the offsets that were clamped.
+        In a partition of ``__consumer_offsets``: the offsets that were reset to a log end.
     notes : list of str
         Further information for the user.
     unread : list of str
@@ -150,7 +161,7 @@ class RestoredPartition:
     code, reason : str or None
         Why the partition was skipped; None if it was restored.
     retriable : bool
-        It was skipped because of permission, disk, memory or network.
+        Whether the partition was skipped because of permission, disk, memory or network.
     """
 
     partition: TopicPartition
@@ -177,23 +188,23 @@ class RestoredPartition:
     retriable: bool = False
 
     @property
-    def is_left_out(self) -> bool:
+    def is_skipped(self) -> bool:
         """Whether the partition is not in the output."""
         return self.code is not None
 
-    def leave_out(self, code: str, reason: str, *, retriable: bool = False) -> None:
-        """Set why the partition is not in the output."""
+    def skip(self, code: str, reason: str, *, retriable: bool = False) -> None:
+        """Skip the partition: set the reason why it is not in the output."""
         self.code, self.reason, self.retriable = code, reason, retriable
 
 
 RESTORED = "restored"
 SALVAGED = "salvaged"
-LEFT_OUT = "left_out"
+SKIPPED = "skipped"
 LOST = "lost"
 _MEANINGS = {
     RESTORED: "no lost range",
-    SALVAGED: "without damaged or missing ranges",
-    LEFT_OUT: "not in the output",
+    SALVAGED: "restored except for lost ranges",
+    SKIPPED: "not in the output",
 }
 RESTORE_SCHEMA = report_schema(
     [
@@ -225,34 +236,30 @@ RESTORE_REPORT = ReportSpec(
         {
             RESTORED: Meaning(GOOD, _MEANINGS[RESTORED], _VERIFY),
             SALVAGED: Meaning(NOTABLE, _MEANINGS[SALVAGED], _VERIFY),
-            LEFT_OUT: Meaning(BAD, _MEANINGS[LEFT_OUT], _VERIFY),
+            SKIPPED: Meaning(BAD, _MEANINGS[SKIPPED], _VERIFY),
             LOST: Meaning(
-                BAD, "a range of offsets that no log contains", "kafka-index dump {path}"
+                BAD, "a range of offsets that is not in the output", "kafka-index dump {path}"
             ),
-            CLAMPED: Meaning(
-                NOTABLE, "an offset of a group after the end of its log, set to that end"
-            ),
-            BEYOND_END: Meaning(
-                NOTABLE, "an offset of a group after the end of its log, which stays"
-            ),
+            CLAMPED: Meaning(NOTABLE, "a committed offset after the log end, reset to the log end"),
+            BEYOND_END: Meaning(NOTABLE, "a committed offset after the log end, not reset"),
             NOT_RENAMED: Meaning(
-                NOTABLE, "an offset of a group under the old name of a topic, which is kept"
+                NOTABLE, "a committed offset under the old name of a renamed topic"
             ),
         },
         units="status",
-        unit_values=(RESTORED, SALVAGED, LEFT_OUT),
+        unit_values=(RESTORED, SALVAGED, SKIPPED),
     ),
 )
 _SHOWN_COLUMNS = [
     *("topic", "partition", "status", "log_start_offset", "log_end_offset", "segments", "reason")
 ]
-_SHOWN = 20
+_MAX_LISTED = 20
 
 
-def status_of(restored: RestoredPartition) -> str:
+def partition_status(restored: RestoredPartition) -> str:
     """Return the status of a partition."""
-    if restored.is_left_out:
-        return LEFT_OUT
+    if restored.is_skipped:
+        return SKIPPED
     return SALVAGED if restored.lost else RESTORED
 
 
@@ -273,13 +280,13 @@ class RestoreResult(Result):
     not_renamed : sequence of GroupOffset
         Committed offsets of renamed topics, under the old names.
     clamps : bool
-        Whether offsets after log ends were to be clamped.
+        Whether the request resets committed offsets after log ends.
     lacks_metadata : bool
         Whether the copied metadata log is damaged.
     until : str
         The requested end of logs, for people; empty if none was requested.
     of_topics : str
-        The restriction to some topics, for people; empty for all of them.
+        The restriction to some topics, for people; empty for all topics.
     records_by_line : dict of int to int
         The number of dropped records by line of the key file, from 1; empty without keys.
     has_hard_links : bool
@@ -312,39 +319,44 @@ class RestoreResult(Result):
 
     @property
     def has_unclamped(self) -> bool:
-        """Whether an offset could not be clamped as requested."""
-        return self.clamps and any(one.status == BEYOND_END for one in self.beyond_end)
+        """Whether an offset could not be reset as requested."""
+        return self.clamps and any(offset.status == BEYOND_END for offset in self.beyond_end)
 
     @property
     def lost(self) -> list[LostRange]:
         """The lost ranges of the partitions in the output."""
-        return [one for each in self.partitions if not each.is_left_out for one in each.lost]
+        return [
+            lost_range
+            for restored in self.partitions
+            if not restored.is_skipped
+            for lost_range in restored.lost
+        ]
 
     @property
     def headline(self) -> str:
         """The numbers of restored, lost and skipped partitions and records."""
         counts = self.counts
         partitions = plural(len(self.partitions), "partition")
-        left_out = counts[f"partitions_{LEFT_OUT}"]
-        if self.lost or left_out:
-            what = f"{partitions} restored"
-            if left_out:
-                what = f"{left_out:,} of {partitions} skipped"
-            text = ", ".join([*lost_texts(self.lost), what])
+        skipped = counts[f"partitions_{SKIPPED}"]
+        if self.lost or skipped:
+            outcome = f"{partitions} restored"
+            if skipped:
+                outcome = f"{skipped:,} of {partitions} skipped"
+            text = ", ".join([*format_losses(self.lost), outcome])
         else:
-            of_read = " of what was read of the dump" if self.unread else ""
             until = f" up to {self.until}" if self.until else ""
-            keys = " besides the records to drop" if self.records_by_line else ""
-            text = f"{partitions} restored, nothing lost{of_read}{until}{self.of_topics}{keys}"
-        for count, what in (
-            (counts["offsets_clamped"], "clamped"),
-            (counts["offsets_beyond_end"], "after the end of a log"),
+            read = " in the files that could be read" if self.unread else ""
+            keys = ", except the records to drop" if self.records_by_line else ""
+            text = f"{partitions} restored, nothing lost{until}{self.of_topics}{read}{keys}"
+        for count, state in (
+            (counts["offsets_clamped"], "reset to the log end"),
+            (counts["offsets_beyond_end"], "after the log end"),
             (counts["offsets_not_renamed"], "under the old name of a topic"),
         ):
             if count:
-                text += f", {plural(count, 'committed offset')} {what}"
+                text += f", {plural(count, 'committed offset')} {state}"
         if self.lacks_metadata:
-            text += "; the metadata log is damaged: a controller truncates it, and loses the rest"
+            text += "; the metadata log is damaged, and a controller truncates it at the damage"
         if self.runbook is None:
             text = f"{self.output} is incomplete; run the command again to continue: {text}"
         return text
@@ -352,20 +364,22 @@ class RestoreResult(Result):
     @property
     def conclusion(self) -> Conclusion:
         """The conclusion, notable if committed offsets are after log ends or under old names."""
-        found = super().conclusion
+        conclusion = super().conclusion
         if not (self.beyond_end or self.not_renamed):
-            return found
-        return replace(found, severity=max(found.severity, NOTABLE))
+            return conclusion
+        return replace(conclusion, severity=max(conclusion.severity, NOTABLE))
 
     @property
     def statuses(self) -> list[Status]:
         """The partitions and the bytes of their logs by status."""
         rows = []
-        for status, severity in ((RESTORED, GOOD), (SALVAGED, NOTABLE), (LEFT_OUT, BAD)):
-            found = [each for each in self.partitions if status_of(each) == status]
-            if found:
-                sizes = sum(each.size_bytes for each in found)
-                rows.append(Status(status, (len(found), sizes), severity, _MEANINGS[status]))
+        for status, severity in ((RESTORED, GOOD), (SALVAGED, NOTABLE), (SKIPPED, BAD)):
+            partitions = [
+                restored for restored in self.partitions if partition_status(restored) == status
+            ]
+            if partitions:
+                sizes = sum(restored.size_bytes for restored in partitions)
+                rows.append(Status(status, (len(partitions), sizes), severity, _MEANINGS[status]))
         return rows
 
     @property
@@ -373,47 +387,47 @@ class RestoreResult(Result):
         """The effect of the requested end, of the keys to drop, and of hard links."""
         facts = []
         if self.until:
-            limited = [each for each in self.partitions if each.is_limited]
-            empty = sum(not each.size_bytes for each in limited)
+            truncated = [restored for restored in self.partitions if restored.is_limited]
+            empty = sum(not restored.size_bytes for restored in truncated)
             facts.append(
-                f"{plural(len(limited), 'log')} of {len(self.partitions):,} truncated at "
+                f"{plural(len(truncated), 'log')} of {len(self.partitions):,} truncated at "
                 f"{self.until}" + (f"; {empty:,} are empty" if empty else "")
             )
         if self.records_by_line:
-            facts.append(dropped_text(self.partitions))
+            facts.append(format_dropped(self.partitions))
         if self.has_hard_links:
             facts.append(
-                "hard links: a broker that truncates a log also truncates the log of the dump"
+                "the output has hard links: a broker that truncates a log also truncates the log "
+                "of the dump"
             )
         return facts
 
     @property
     def sections(self) -> list[Section]:
-        """Records by line of the keys, skipped partitions, offsets not reset, and the runbook.
-
-        The losses come before the runbook, which is long.
-        """
-        left_out = [
-            f"{each.partition.directory_name}: {each.reason}"
-            for each in self.partitions
-            if each.is_left_out
+        """Records by line of the keys, skipped partitions, offsets not reset, and the runbook."""
+        skipped = [
+            f"{restored.partition.directory_name}: {restored.reason}"
+            for restored in self.partitions
+            if restored.is_skipped
         ]
-        beyond = [str(one) for one in self.beyond_end if one.status == BEYOND_END]
-        runbook = [part.splitlines() for part in (self.runbook or "").rstrip().split("\n\n")]
+        not_reset = [str(offset) for offset in self.beyond_end if offset.status == BEYOND_END]
+        paragraphs = [
+            paragraph.splitlines() for paragraph in (self.runbook or "").rstrip().split("\n\n")
+        ]
         return [
             *key_sections(self.records_by_line),
             Section(
-                f"{plural(len(left_out), 'partition')} skipped:", left_out, BAD, noun="partition"
+                f"{plural(len(skipped), 'partition')} skipped:", skipped, BAD, noun="partition"
             ),
             Section(
-                f"{plural(len(beyond), 'committed offset')} not clamped:",
-                beyond if self.clamps else [],
+                f"{plural(len(not_reset), 'committed offset')} not reset:",
+                not_reset if self.clamps else [],
                 BAD,
                 noun="committed offset",
             ),
             *(
                 Section(lines[0], [line[2:] for line in lines[1:]], GOOD, shows_all=True)
-                for lines in runbook
+                for lines in paragraphs
                 if lines
             ),
         ]
@@ -421,32 +435,34 @@ class RestoreResult(Result):
     @property
     def outcome(self) -> RunOutcome:
         """Damage if data is lost or skipped, the environment if another run may succeed."""
-        faults = [each.retriable for each in self.partitions if each.is_left_out]
-        faults += [False for each in self.partitions if each.lost]
+        faults = [restored.retriable for restored in self.partitions if restored.is_skipped]
+        faults += [False for restored in self.partitions if restored.lost]
         faults += [False] * (self.has_unclamped or self.lacks_metadata)
         return RunOutcome.of_faults(faults).with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Partitions by status, lost ranges, and committed offsets by status."""
-        statuses = Counter(map(status_of, self.partitions))
-        beyond = sum(one.status == BEYOND_END for one in self.beyond_end)
-        limited = sum(each.is_limited for each in self.partitions)
+        statuses = Counter(map(partition_status, self.partitions))
+        not_reset = sum(offset.status == BEYOND_END for offset in self.beyond_end)
+        truncated = sum(restored.is_limited for restored in self.partitions)
         return {
-            **{f"partitions_{each}": statuses[each] for each in (RESTORED, SALVAGED, LEFT_OUT)},
-            **({"partitions_cut": limited} if self.until else {}),
+            **{
+                f"partitions_{status}": statuses[status] for status in (RESTORED, SALVAGED, SKIPPED)
+            },
+            **({"partitions_cut": truncated} if self.until else {}),
             **key_counts(self.records_by_line),
-            "records_dropped": sum(each.dropped or 0 for each in self.partitions),
+            "records_dropped": sum(restored.dropped or 0 for restored in self.partitions),
             "lost_ranges": len(self.lost),
-            "offsets_clamped": len(self.beyond_end) - beyond,
+            "offsets_clamped": len(self.beyond_end) - not_reset,
             "offsets_not_renamed": len(self.not_renamed),
-            "offsets_beyond_end": beyond,
+            "offsets_beyond_end": not_reset,
         }
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Bytes of the restored logs."""
-        return {"logs": sum(each.size_bytes for each in self.partitions)}
+        return {"logs": sum(restored.size_bytes for restored in self.partitions)}
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""
@@ -457,50 +473,47 @@ class RestoreResult(Result):
         return self.to_arrow().select(_SHOWN_COLUMNS)
 
 
-def lost_texts(lost: Sequence[LostRange]) -> list[str]:
-    """Return texts about lost records, and about missing records that may be lost."""
-    known = [one for one in lost if one.is_known]
-    unknown = [one for one in lost if not one.is_known]
+def format_losses(lost: Sequence[LostRange]) -> list[str]:
+    """Return texts about lost records, and about possibly lost records."""
+    known_losses = [lost_range for lost_range in lost if lost_range.is_known]
+    possible_losses = [lost_range for lost_range in lost if not lost_range.is_known]
     texts = []
-    if known:
-        texts.append(f"{_amount(known)} lost in {plural(len(known), 'range')}")
-    if unknown:
+    if known_losses:
         texts.append(
-            f"{_amount(unknown)} missing in {plural(len(unknown), 'range')}: it cannot be known "
-            "whether they are lost"
+            f"{_format_lost_amount(known_losses)} lost in {plural(len(known_losses), 'range')}"
         )
+    if possible_losses:
+        ranges = plural(len(possible_losses), "range")
+        texts.append(f"{_format_lost_amount(possible_losses)} possibly lost in {ranges}")
     return texts
 
 
-def _amount(lost: Sequence[LostRange]) -> str:
-    """Return the number of lost records or, if it is unknown for a range, of offsets."""
-    records = sum(one.records or 0 for one in lost)
-    rest = [one for one in lost if one.records is None]
-    sized = [
-        one.last_offset - one.first_offset + 1
-        for one in rest
-        if one.first_offset is not None and one.last_offset is not None
+def _format_lost_amount(lost: Sequence[LostRange]) -> str:
+    """Return the number of lost records, and of offsets in ranges with unknown records."""
+    records = sum(lost_range.records or 0 for lost_range in lost)
+    uncounted = [lost_range for lost_range in lost if lost_range.records is None]
+    offset_counts = [
+        lost_range.last_offset - lost_range.first_offset + 1
+        for lost_range in uncounted
+        if lost_range.first_offset is not None and lost_range.last_offset is not None
     ]
     amounts = []
-    if records or not rest:
+    if records or not uncounted:
         amounts.append(plural(records, "record"))
-    if sized:
-        amounts.append(plural(sum(sized), "offset"))
-    if len(sized) == len(rest):
+    if offset_counts:
+        amounts.append(plural(sum(offset_counts), "offset"))
+    if len(offset_counts) == len(uncounted):
         return " and ".join(amounts)
     return f"at least {' and '.join(amounts)}" if amounts else "an unknown number of records"
 
 
-def dropped_text(partitions: Iterable[RestoredPartition]) -> str:
+def format_dropped(partitions: Iterable[RestoredPartition]) -> str:
     """Return a text about the number of dropped records."""
-    kept = [each for each in partitions if not each.is_left_out]
-    dropped = sum(each.dropped or 0 for each in kept)
+    partitions_in_output = [restored for restored in partitions if not restored.is_skipped]
+    dropped = sum(restored.dropped or 0 for restored in partitions_in_output)
     if not dropped:
-        return (
-            "no record has a key of --drop-keys: check that FILE has the keys as producers wrote "
-            "them"
-        )
-    losing = sum(bool(each.dropped) for each in kept)
+        return "no record has a key of --drop-keys: check the encoding of the keys in FILE"
+    losing = sum(bool(restored.dropped) for restored in partitions_in_output)
     return f"{plural(dropped, 'record')} dropped by key in {plural(losing, 'partition')}"
 
 
@@ -509,9 +522,9 @@ def report_rows(
 ) -> pa.Table:
     """Return the report: each partition with its lost ranges, then committed offsets."""
     rows: list[dict[str, object]] = []
-    for each in partitions:
-        rows.append(_partition_row(each))
-        rows += [_lost_row(each, lost) for lost in each.lost]
+    for restored in partitions:
+        rows.append(_partition_row(restored))
+        rows += [_lost_row(restored, lost) for lost in restored.lost]
     rows += map(_offset_row, offsets)
     return pa.Table.from_pylist(rows, schema=RESTORE_SCHEMA)
 
@@ -520,14 +533,14 @@ def _partition_row(restored: RestoredPartition) -> dict[str, object]:
     row: dict[str, object] = {
         "topic": restored.partition.topic,
         "partition": restored.partition.partition,
-        "status": status_of(restored),
+        "status": partition_status(restored),
         "path": restored.source,
         "topic_id": restored.topic_id or None,
         "reason_code": restored.code,
         "reason": restored.reason,
         "note": "; ".join(restored.notes) or None,
     }
-    if not restored.is_left_out:
+    if not restored.is_skipped:
         row |= {
             "log_start_offset": restored.log_start_offset,
             "log_end_offset": restored.log_end_offset,
@@ -539,22 +552,22 @@ def _partition_row(restored: RestoredPartition) -> dict[str, object]:
     return row
 
 
-def _lost_row(restored: RestoredPartition, lost: LostRange) -> dict[str, object]:
+def _lost_row(restored: RestoredPartition, lost_range: LostRange) -> dict[str, object]:
     return {
-        **asdict(lost),
+        **asdict(lost_range),
         **asdict(restored.partition),
         "status": LOST,
         "topic_id": restored.topic_id or None,
-        "reason_code": lost.code,
+        "reason_code": lost_range.code,
     }
 
 
-def _offset_row(one: GroupOffset) -> dict[str, object]:
+def _offset_row(offset: GroupOffset) -> dict[str, object]:
     return {
-        **asdict(one),
-        "log_end_offset": one.end_offset,
-        "reason": str(one),
-        "committed_offset": one.offset,
+        **asdict(offset),
+        "log_end_offset": offset.end_offset,
+        "reason": str(offset),
+        "committed_offset": offset.offset,
     }
 
 
@@ -576,47 +589,48 @@ class RunbookFacts:
 def runbook(result: RestoreResult, facts: RunbookFacts) -> str:
     """Return the runbook as text."""
     lines = [
-        *_written(result, facts),
+        *_describe_output(result, facts),
         "",
-        *_remaining(result, facts),
+        *_list_steps(result, facts),
         "",
-        *_not_restored(result, facts),
+        *_list_losses(result, facts),
         "",
-        *_one_topic(),
+        *_describe_single_topic(),
         "",
     ]
     return "\n".join(map(printable, lines))
 
 
-def _written(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    kept = [each for each in result.partitions if not each.is_left_out]
+def _describe_output(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+    partitions_in_output = [restored for restored in result.partitions if not restored.is_skipped]
     logs = {
         Link.COPY: "copies: the dump can be changed or removed",
-        Link.REFLINK: "clones, which share blocks with the dump until one of them is written",
-        Link.HARD: "HARD LINKS if rolled: a broker that truncates them also truncates the dump",
+        Link.REFLINK: "clones, which share blocks with the dump until a log is changed",
+        Link.HARD: "HARD LINKS except active segments: a broker that truncates a log also "
+        "truncates the dump",
     }[facts.link]
     yield "WHAT WAS WRITTEN"
-    segments = sum(each.segments for each in kept)
-    yield f"  {result.output}: {len(kept)} partitions, {segments} segments"
+    segments = sum(restored.segments for restored in partitions_in_output)
+    yield f"  {result.output}: {len(partitions_in_output)} partitions, {segments} segments"
     if facts.backup:
-        yield f"  They are from {facts.backup}: it does not contain later records."
+        yield f"  The logs are from {facts.backup}. Later records are not in the backup."
     yield f"  The logs are {logs}."
     yield "  The checksums of all logs were verified. .kafka_cleanshutdown makes the broker skip"
     yield "  log recovery. Do not change a file before the broker has started."
 
 
-def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+def _list_steps(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield "WHAT REMAINS"
     yield "  1. Stop the brokers of the source cluster for good. Otherwise both clusters accept"
     yield "     records for the same topics."
     yield f"  2. Change the owner of the files: chown -R kafka: {result.output}"
-    named = facts.identity
-    if named:
-        whose = f"cluster {named.get(CLUSTER_ID)}, node {named.get(NODE_ID)}"
-        yield f"  3. Compare meta.properties ({whose}):"
+    properties = facts.identity
+    if properties:
+        identity = f"cluster {properties.get(CLUSTER_ID)}, node {properties.get(NODE_ID)}"
+        yield f"  3. Compare meta.properties ({identity}):"
         yield "     both IDs must match server.properties and the controllers."
     else:
-        yield "  3. There is no meta.properties yet. Format the directory, which keeps its files:"
+        yield "  3. The output has no meta.properties. Format the directory (its files are kept):"
         yield "       kafka-storage.sh format -t CLUSTER_ID -c server.properties"
     yield f"  4. Set log.dirs={result.output} in server.properties."
     if facts.metadata_directory is not None and facts.cluster is ClusterMode.SAME:
@@ -634,16 +648,16 @@ def _remaining(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
 
 def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
     if facts.cluster is ClusterMode.SAME:
-        yield "  5. The metadata log was copied, too. The whole cluster must be down. Restore every"
-        yield "     broker to the same point in time before it starts."
+        yield "  5. The metadata log was copied, too. All brokers of the cluster must be stopped."
+        yield "     Restore every broker to the same point in time before a broker starts."
     elif facts.seeds:
         yield "  5. The topics are in the bootstrap.checkpoint of these directories (.orig is the"
-        yield "     file from before):"
+        yield "     original file):"
         yield from (f"       {path}" for path in facts.seeds)
-        yield "     Seed all controllers of the cluster before the first of them starts."
-        yield "     This broker is the only replica of every partition. Add replicas once it runs"
-        yield "     (kafka-reassign-partitions.sh). Until then, topics with min.insync.replicas"
-        yield "     above 1 reject records with acks=all."
+        yield "     Seed all controllers of the cluster before the first controller starts."
+        yield "     This broker is the only replica of every partition. Add replicas after the"
+        yield "     start (kafka-reassign-partitions.sh). Until then, topics with"
+        yield "     min.insync.replicas above 1 reject records with acks=all."
         yield "     Topics without retention.ms use log.retention.ms of the new broker, 7 days by"
         yield "     default. Older segments are deleted 30 seconds after startup. No dump contains"
         yield "     log.retention.ms of the source broker: set it in server.properties first."
@@ -652,77 +666,86 @@ def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
         yield "     IDs, and this broker as their leader. A partition with an unknown ID becomes"
         yield "     stray, and an empty log replaces it. kafka-topics.sh creates new IDs. For a"
         yield "     fresh cluster, restore with --seed. For the source cluster, restore with"
-        yield "     --cluster same: its metadata log has the IDs."
+        yield "     --cluster same, which copies the metadata log with these IDs."
 
 
-def _not_restored(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    left_out = [each for each in result.partitions if each.is_left_out]
-    salvaged = [each for each in result.partitions if each.lost and not each.is_left_out]
+def _list_losses(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+    skipped = [restored for restored in result.partitions if restored.is_skipped]
+    salvaged = [
+        restored for restored in result.partitions if restored.lost and not restored.is_skipped
+    ]
     yield "WHAT CANNOT BE RESTORED"
     offsets = (*result.beyond_end, *result.not_renamed)
-    if not (left_out or salvaged or facts.notes or facts.groups or offsets):
+    if not (skipped or salvaged or facts.notes or facts.groups or offsets):
         yield "  No loss was found. A loss is not detected if no log, checkpoint or batch header of"
-        yield "  the dump shows it."
-    yield from _first(
-        [f"{each.partition.directory_name}: skipped: {each.reason}" for each in left_out],
+        yield "  the dump shows the loss."
+    yield from _first_lines(
+        [
+            f"{restored.partition.directory_name}: skipped: {restored.reason}"
+            for restored in skipped
+        ],
         "more partitions, in the report",
     )
-    for each in salvaged[:_SHOWN]:
-        for lost in each.lost[:_SHOWN]:
-            records = "how many is unknown" if lost.records is None else f"records: {lost.records}"
+    for restored in salvaged[:_MAX_LISTED]:
+        for lost in restored.lost[:_MAX_LISTED]:
+            records = (
+                "unknown number of records" if lost.records is None else f"records: {lost.records}"
+            )
             last = "?" if lost.last_offset is None else lost.last_offset
             yield (
-                f"  {each.partition.directory_name}: offsets {lost.first_offset} to {last} "
+                f"  {restored.partition.directory_name}: offsets {lost.first_offset} to {last} "
                 f"({records}): {lost.reason}"
             )
-    yield from _kept_by_batches(salvaged)
-    if len(salvaged) > _SHOWN:
-        yield f"  and losses of {len(salvaged) - _SHOWN} more partitions, in the report"
+    yield from _suggest_salvage_batches(salvaged)
+    if len(salvaged) > _MAX_LISTED:
+        yield f"  and losses of {len(salvaged) - _MAX_LISTED} more partitions, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new ID. These groups may lose their offsets: {', '.join(groups)}"
-    yield from _renamed(result, facts)
-    yield from _first(list(map(str, result.beyond_end)), "more committed offsets, in the report")
-    yield from _first(facts.notes, "more notes")
+    yield from _list_renamed_offsets(result, facts)
+    yield from _first_lines(
+        list(map(str, result.beyond_end)), "more committed offsets, in the report"
+    )
+    yield from _first_lines(facts.notes, "more notes")
 
 
-def _renamed(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    """Yield how many committed offsets remain under the old name of each topic."""
+def _list_renamed_offsets(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
+    """Yield the number of committed offsets under the old name of each renamed topic."""
     for old, new in facts.renames.items():
-        groups = Counter(one.group for one in result.not_renamed if one.topic == old)
+        groups = Counter(offset.group for offset in result.not_renamed if offset.topic == old)
         if groups:
-            shown = ", ".join(sorted(groups)[:_SHOWN])
+            names = ", ".join(sorted(groups)[:_MAX_LISTED])
             yield (
-                f"  {old} is restored as {new}. Its committed offsets stay under the old name "
-                f"(offsets: {groups.total():,}, groups: {len(groups):,}), and these groups start "
-                f"in {new} by auto.offset.reset: {shown}. To set their offsets, pass the rows "
-                "not_renamed of the report, with the new name, to kafka-consumer-groups.sh "
+                f"  {old} is restored as {new}. Committed offsets remain under the old name "
+                f"(offsets: {groups.total():,}, groups: {len(groups):,}). These groups start in "
+                f"{new} by auto.offset.reset: {names}. To set their offsets, pass the not_renamed "
+                "rows of the report, with the new name, to kafka-consumer-groups.sh "
                 "--reset-offsets --from-file."
             )
 
 
-def _kept_by_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
-    """Yield how many more offsets ``--salvage batches`` would keep."""
-    shown = 0
-    for each in salvaged:
-        kept = sum(one.kept_by_batches for one in each.lost)
-        if kept and shown < _SHOWN:
-            shown += 1
+def _suggest_salvage_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
+    """Yield the number of additional offsets that ``--salvage batches`` would keep."""
+    listed_count = 0
+    for restored in salvaged:
+        kept_offsets = sum(lost_range.kept_by_batches for lost_range in restored.lost)
+        if kept_offsets and listed_count < _MAX_LISTED:
+            listed_count += 1
             yield (
-                f"  {each.partition.directory_name}: --salvage batches would keep {kept:,} more "
-                "offsets, from intact batches after the damage"
+                f"  {restored.partition.directory_name}: --salvage batches would keep "
+                f"{kept_offsets:,} more offsets, from intact batches after the damage"
             )
 
 
-def _first(lines: Sequence[str], rest: str) -> Iterator[str]:
-    """Yield the first lines, and how many more there are."""
-    yield from (f"  {line}" for line in lines[:_SHOWN])
-    if len(lines) > _SHOWN:
-        yield f"  and {len(lines) - _SHOWN:,} {rest}"
+def _first_lines(lines: Sequence[str], remainder: str) -> Iterator[str]:
+    """Yield the first lines, and the number of further lines."""
+    yield from (f"  {line}" for line in lines[:_MAX_LISTED])
+    if len(lines) > _MAX_LISTED:
+        yield f"  and {len(lines) - _MAX_LISTED:,} {remainder}"
 
 
-def _one_topic() -> Iterator[str]:
+def _describe_single_topic() -> Iterator[str]:
     yield "ONE TOPIC INTO A RUNNING CLUSTER"
-    yield "  Do not copy files into a running cluster: its leader truncates offsets that it does"
-    yield "  not have, an empty leader truncates this replica to nothing, and the leader epochs do"
-    yield "  not match. Start a separate broker on this directory instead. Copy the records with a"
+    yield "  Do not copy files into a running cluster. The leader epochs do not match, and the"
+    yield "  leader makes this replica truncate all offsets that the leader does not have."
+    yield "  Start a separate broker on this directory instead. Copy the records with a"
     yield "  consumer and a producer, such as MirrorMaker, which assigns new offsets."

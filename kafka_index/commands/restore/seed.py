@@ -1,6 +1,6 @@
 """A fresh cluster: the restored topics, added to a formatted ``bootstrap.checkpoint``.
 
-The first controller of a cluster whose metadata log is empty replays that file: topics get their
+If the metadata log of a cluster is empty, the first controller replays this file: topics get their
 old IDs, and the restored broker leads each partition from the start. The records that formatting
 wrote stay unchanged, and the new records precede the footer.
 """
@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from kafka_index.commands.restore.cluster import (
     CLUSTER_ID,
@@ -56,7 +57,7 @@ ORIGINAL_SUFFIX = ".orig"
 _FOOTER = 4
 _ELR_FEATURE = "eligible.leader.replicas.version"
 _NO_LEADER = -1
-_RECORDS_OF_A_BATCH = 1000
+_MAX_BATCH_RECORDS = 1000
 _OFFSET_BYTES = 8
 
 
@@ -73,30 +74,30 @@ class SeedDirectory:
 
     @property
     def original(self) -> str:
-        """The path of the bootstrap records that formatting wrote, once it was seeded."""
+        """The path to which seeding moves the bootstrap records that formatting wrote."""
         return self.bootstrap + ORIGINAL_SUFFIX
 
 
 def check_seed(
-    given: str, inputs: Sequence[str], properties: Mapping[str, str] | None
+    user_path: str, inputs: Sequence[str], properties: Mapping[str, str] | None
 ) -> SeedDirectory:
-    """Check a metadata log directory without writing to it.
+    """Check a metadata log directory without writing to the directory.
 
-    If it is the output, `properties` are the properties of the output.
+    `properties` are the properties of the output if the output is the same directory.
     """
     hint = "seed the metadata log directory of a fresh cluster, before its first start"
-    path = directory_to_write(given, "the metadata log directory", inputs, hint=hint)
+    path = directory_to_write(user_path, "the metadata log directory", inputs, hint=hint)
     if not os.path.isdir(path):
-        raise InputError("the metadata log directory does not exist", path=given)
-    place = os.path.join(path, META_PROPERTIES)
+        raise InputError("the metadata log directory does not exist", path=user_path)
+    properties_path = os.path.join(path, META_PROPERTIES)
     if not properties:
-        if not os.path.exists(place):
-            raise _not_formatted(given, META_PROPERTIES)
+        if not os.path.exists(properties_path):
+            raise _not_formatted_error(user_path, META_PROPERTIES)
         refuse_identity(path, "format the directory again")
-        properties = read_properties(place) or {}
+        properties = read_properties(properties_path) or {}
     directory = SeedDirectory(path, properties)
     if not os.path.exists(directory.bootstrap):
-        raise _not_formatted(given, BOOTSTRAP_CHECKPOINT)
+        raise _not_formatted_error(user_path, BOOTSTRAP_CHECKPOINT)
     refuse_used(directory)
     return directory
 
@@ -104,7 +105,7 @@ def check_seed(
 def refuse_used(directory: SeedDirectory) -> None:
     """Reject a directory that a controller has used, or that was formatted again."""
     _refuse_records(directory.path)
-    original = read_bootstrap(original_of(directory))
+    original = read_bootstrap(original_bootstrap_path(directory))
     with open(directory.bootstrap, "rb") as file:
         begins_alike = file.read(len(original.batches)) == original.batches
     if not begins_alike:
@@ -112,7 +113,7 @@ def refuse_used(directory: SeedDirectory) -> None:
             "the bootstrap records differ from the copy made before the last seeding",
             path=directory.bootstrap,
             found=os.path.basename(directory.original),
-            hint="was the directory formatted again? remove the .orig file",
+            hint="if the directory was formatted again, remove the .orig file",
         )
 
 
@@ -121,43 +122,43 @@ def _refuse_records(path: str) -> None:
     log = os.path.join(path, METADATA_LOG)
     if not os.path.isdir(log):
         return
-    for entry in sorted(os.scandir(log), key=lambda each: each.name):
+    for entry in sorted(os.scandir(log), key=attrgetter("name")):
         is_log = entry.name.endswith(".log") and entry.stat().st_size > 0
         is_snapshot = entry.name.endswith(".checkpoint") and entry.name != FIRST_SNAPSHOT
         if is_log or is_snapshot:
             raise InputError(
-                "the metadata log has records, so that a controller ignores bootstrap records",
+                "the metadata log already has records: a controller would ignore the seeded topics",
                 path=path,
                 found=os.path.join(METADATA_LOG, entry.name),
                 hint="seed a cluster that was formatted and never started",
             )
 
 
-def _not_formatted(given: str, name: str) -> InputError:
+def _not_formatted_error(user_path: str, name: str) -> InputError:
     return InputError(
         "the metadata log directory is not formatted",
-        path=given,
+        path=user_path,
         expected=name,
-        hint="format it first: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
+        hint="format the directory: kafka-storage.sh format -t CLUSTER_ID -c server.properties",
     )
 
 
-def one_cluster(directories: Sequence[SeedDirectory], cluster_id: str | None) -> str:
-    """Return the cluster ID of all directories, and of the output if it has one."""
-    wanted = cluster_id
+def common_cluster_id(directories: Sequence[SeedDirectory], cluster_id: str | None) -> str:
+    """Return the common cluster ID of all directories; `cluster_id` is the ID of the output."""
+    expected_id = cluster_id
     for directory in directories:
-        found = directory.properties.get(CLUSTER_ID, "")
-        if wanted is None:
-            wanted = found
-        if found != wanted:
+        directory_cluster_id = directory.properties.get(CLUSTER_ID, "")
+        if expected_id is None:
+            expected_id = directory_cluster_id
+        if directory_cluster_id != expected_id:
             raise InputError(
                 "the metadata log directory belongs to another cluster",
                 path=directory.path,
-                expected=f"{CLUSTER_ID}={wanted}",
-                found=f"{CLUSTER_ID}={found}",
-                hint="format all directories with one cluster id",
+                expected=f"{CLUSTER_ID}={expected_id}",
+                found=f"{CLUSTER_ID}={directory_cluster_id}",
+                hint="format all directories with the same cluster ID",
             )
-    return wanted or ""
+    return expected_id or ""
 
 
 def fresh_cluster_identity(
@@ -166,24 +167,25 @@ def fresh_cluster_identity(
     """Return the identity of the output in a fresh cluster."""
     if not seeds:
         return Identity(output.properties or dump_identity(dump))
-    cluster_id = one_cluster(seeds, output.properties.get(CLUSTER_ID))
+    cluster_id = common_cluster_id(seeds, output.properties.get(CLUSTER_ID))
     if output.properties:
         if DIRECTORY_ID not in output.properties:
             raise InputError(
-                "the output has no directory.id, to which the cluster assigns partitions",
+                "meta.properties of the output has no directory.id, which the partition "
+                "assignments require",
                 path=output.path,
-                hint="format it again, with the kafka-storage.sh of the cluster",
+                hint="format the output again, with kafka-storage.sh of the cluster",
             )
         return Identity(output.properties)
-    nodes = {each.properties.get(NODE_ID, "") for each in seeds}
+    nodes = {directory.properties.get(NODE_ID, "") for directory in seeds}
     node_id = nodes.pop() if len(nodes) == 1 else ""
     if request.node_id is not None:
         node_id = str(request.node_id)
     if not node_id:
         raise InputError(
-            "the broker of the output is unknown",
+            "the node ID of the output is unknown",
             path=request.output,
-            hint="format the output as a log directory of that broker, or give --node-id",
+            hint="format the output as a log directory of the broker, or give --node-id",
         )
     return Identity(fresh_identity(cluster_id, node_id))
 
@@ -199,9 +201,9 @@ class Bootstrap:
     partition_version: int
 
 
-def original_of(directory: SeedDirectory) -> str:
-    kept = os.path.exists(directory.original)
-    return directory.original if kept else directory.bootstrap
+def original_bootstrap_path(directory: SeedDirectory) -> str:
+    is_seeded = os.path.exists(directory.original)
+    return directory.original if is_seeded else directory.bootstrap
 
 
 def read_bootstrap(path: str) -> Bootstrap:
@@ -254,7 +256,7 @@ class SeededTopic:
 class Seeding:
     """The topics and the first free producer ID that are added to the bootstrap records.
 
-    The notes are the assumptions in them, for people.
+    `notes` describe the assumptions, for the runbook.
     """
 
     topics: Sequence[SeededTopic]
@@ -272,86 +274,101 @@ def plan_seeding(
 ) -> Seeding:
     """Return the bootstrap records of the restored partitions."""
     by_topic: dict[str, dict[int, RestoredPartition]] = {}
-    for each in restored:
-        by_topic.setdefault(each.partition.topic, {})[each.partition.partition] = each
-    plans = {each.partition.topic: each for each in plan.partitions}
+    for partition in restored:
+        by_topic.setdefault(partition.partition.topic, {})[partition.partition.partition] = (
+            partition
+        )
+    plans = {partition.partition.topic: partition for partition in plan.partitions}
     compacted = {
-        each.partition.topic for each in plan.partitions if each.known.cleaning.is_compacted
+        partition.partition.topic
+        for partition in plan.partitions
+        if partition.known_offsets.cleaning.is_compacted
     }
     topics: list[SeededTopic] = []
-    assumed, notes = [], []
-    largest = -1
+    topics_with_assumed_configs, notes = [], []
+    largest_producer_id = -1
     for topic, partitions in sorted(by_topic.items()):
         if topic not in plans:
             continue
-        old_name = _old_name(plan, topic)
-        found = source.configs(
+        old_name = _source_topic(plan, topic)
+        configs = source.configs(
             old_name, plan.request.topic_configs.get(topic, {}), is_compacted=topic in compacted
         )
-        if found.is_assumed:
-            assumed.append(topic)
-        if found.withheld:
-            names = ", ".join(found.withheld)
+        if configs.is_assumed:
+            topics_with_assumed_configs.append(topic)
+        if configs.withheld:
+            names = ", ".join(configs.withheld)
             notes.append(f"{topic}: sensitive settings are not restored: {names}")
-        largest = max([largest, *(each.max_producer_id for each in partitions.values())])
+        largest_producer_id = max(
+            [largest_producer_id, *(partition.max_producer_id for partition in partitions.values())]
+        )
         numbers = range(max(source.partition_count(old_name), max(partitions) + 1))
         epochs = [
-            _leader_epoch(old_name, number, partitions.get(number), source) for number in numbers
+            _new_leader_epoch(old_name, number, partitions.get(number), source)
+            for number in numbers
         ]
-        topics.append(SeededTopic(topic, plans[topic].topic_id, found.values, epochs))
-    if assumed:
+        topics.append(SeededTopic(topic, plans[topic].topic_id, configs.values, epochs))
+    if topics_with_assumed_configs:
         notes.append(
-            "the settings of these topics are unknown. Their retention is disabled until you set "
-            f"it: {', '.join(assumed)}"
+            "retention is disabled for topics with unknown settings: "
+            f"{', '.join(topics_with_assumed_configs)}"
         )
     node_id, directory_id = int(properties[NODE_ID]), properties[DIRECTORY_ID]
-    return Seeding(topics, node_id, directory_id, source.next_producer_id(largest), notes)
+    return Seeding(
+        topics, node_id, directory_id, source.next_producer_id(largest_producer_id), notes
+    )
 
 
-def _leader_epoch(
+def _new_leader_epoch(
     topic: str, number: int, restored: RestoredPartition | None, source: SourceCluster
 ) -> int:
-    """Return an epoch above all earlier epochs, so that no record in the log has the new epoch."""
+    """Return a leader epoch above the epochs of all records and committed offsets."""
     partition = TopicPartition(topic, number)
-    last = -1 if restored is None else restored.last_epoch
-    return max(last, source.committed_epoch(partition), source.leader_epoch(partition)) + 1
+    last_epoch = -1 if restored is None else restored.last_epoch
+    return max(last_epoch, source.committed_epoch(partition), source.leader_epoch(partition)) + 1
 
 
-def _old_name(plan: RestorePlan, topic: str) -> str:
+def _source_topic(plan: RestorePlan, topic: str) -> str:
     return next((old for old, new in plan.request.renames.items() if new == topic), topic)
 
 
 def partitions_not_in_dump(plan: RestorePlan, source: SourceCluster) -> Sequence[TopicPartition]:
-    """Return the partitions of the plan's topics that no dump has."""
-    known = {each.partition for each in plan.partitions} | set(plan.without_logs)
-    largest: dict[str, int] = {}
-    for partition in known:
-        largest[partition.topic] = max(largest.get(partition.topic, -1), partition.partition)
+    """Return the partitions of the restored topics that no dump contains."""
+    known_partitions = {partition_plan.partition for partition_plan in plan.partitions} | set(
+        plan.without_logs
+    )
+    last_numbers: dict[str, int] = {}
+    for partition in known_partitions:
+        last_numbers[partition.topic] = max(
+            last_numbers.get(partition.topic, -1), partition.partition
+        )
     return [
         partition
-        for topic, last in sorted(largest.items())
-        for number in range(max(last + 1, source.partition_count(_old_name(plan, topic))))
-        if (partition := TopicPartition(topic, number)) not in known
+        for topic, last_number in sorted(last_numbers.items())
+        for number in range(
+            max(last_number + 1, source.partition_count(_source_topic(plan, topic)))
+        )
+        if (partition := TopicPartition(topic, number)) not in known_partitions
     ]
 
 
 def write_seed(directory: SeedDirectory, content: Seeding) -> None:
     """Add records to the bootstrap records of a controller; keep the old file as ``.orig``.
 
-    After an interruption, the same file is written again.
+    A second call after an interruption writes the same file again.
     """
-    before = read_bootstrap(original_of(directory))
-    data = bytearray(before.batches)
-    offset, version = before.end_offset, before.partition_version
-    values = list(_records(content, version))
-    for start in range(0, len(values), _RECORDS_OF_A_BATCH):
-        some = values[start : start + _RECORDS_OF_A_BATCH]
+    original = read_bootstrap(original_bootstrap_path(directory))
+    data = bytearray(original.batches)
+    offset, version = original.end_offset, original.partition_version
+    values = list(_bootstrap_records(content, version))
+    for start in range(0, len(values), _MAX_BATCH_RECORDS):
+        chunk = values[start : start + _MAX_BATCH_RECORDS]
         data += write_record_batch(
-            [Record(before.timestamp_ms, None, each) for each in some], offset
+            [Record(original.timestamp_ms, None, value) for value in chunk], offset
         )
-        offset += len(some)
-    data += offset.to_bytes(_OFFSET_BYTES, "big") + before.footer[_OFFSET_BYTES:]
-    with publishing(directory.original, "keep the bootstrap records"):
+        offset += len(chunk)
+    data += offset.to_bytes(_OFFSET_BYTES, "big") + original.footer[_OFFSET_BYTES:]
+    with publishing(directory.original, "keep a copy of the bootstrap records"):
         if not os.path.exists(directory.original):
             os.link(directory.bootstrap, directory.original)
             sync_directory(directory.path)
@@ -359,10 +376,10 @@ def write_seed(directory: SeedDirectory, content: Seeding) -> None:
     sync_directory(directory.path)
 
 
-def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
+def _bootstrap_records(content: Seeding, partition_version: int) -> Iterator[bytes]:
     for topic in content.topics:
-        named: dict[str, Value] = {"name": topic.name, "topicId": topic.topic_id}
-        yield METADATA_CODEC.encode("TopicRecord", 0, named)
+        topic_message: dict[str, Value] = {"name": topic.name, "topicId": topic.topic_id}
+        yield METADATA_CODEC.encode("TopicRecord", 0, topic_message)
         for name, value in sorted(topic.configs.items()):
             config: dict[str, Value] = {
                 "resourceType": TOPIC_RESOURCE,
@@ -379,9 +396,9 @@ def _records(content: Seeding, partition_version: int) -> Iterator[bytes]:
                 "isr": [content.node_id],
                 "removingReplicas": [],
                 "addingReplicas": [],
-                # The first registration elects a leader. An earlier leader would be fenced by the
-                # registration and elected again. A group coordinator that is still loading would
-                # then count as loaded, and serve old offsets.
+                # The first registration of the broker elects a leader. A leader that is set here
+                # would be fenced by the registration and elected again. Then a group coordinator
+                # that is still loading would count as loaded, and serve old offsets.
                 "leader": _NO_LEADER,
                 "leaderEpoch": leader_epoch,
                 "partitionEpoch": 0,

@@ -220,10 +220,11 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
     assert repository.newest_complete() is None
     result = restore(f"backup:{root}@{run}", tmp_path / "out")
     assert result.code == 1, result.done.stderr
-    assert {row["topic"] for row in result.rows if row["status"] == "left_out"} == {"payments"}
-    (reason,) = {row["reason"] for row in result.rows if row["status"] == "left_out"}
-    assert reason == "the backup lacks broker 1, and other brokers have no copy"
-    assert f"backup {run} is incomplete: it lacks broker 1" in result.done.stdout
+    assert {row["topic"] for row in result.rows if row["status"] == "skipped"} == {"payments"}
+    (reason,) = {row["reason"] for row in result.rows if row["status"] == "skipped"}
+    message = "the backup has no data of broker 1, and no copy of the partition on other brokers"
+    assert reason == message
+    assert f"backup {run} is incomplete: it has no data of broker 1" in result.done.stdout
     # The next run has it, and stores nothing twice.
     together = back_up(brokers, root)
     assert repository.newest_complete() == manifest_of(together[0]).backup_id

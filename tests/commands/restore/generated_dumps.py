@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kafka_index import build_indexes
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.partition import restore_on
+from kafka_index.commands.restore.partition import engine_runner
 from kafka_index.commands.restore.request import RestoreRequest, Salvage
 from kafka_index.commands.restore.result import RestoredPartition
 from kafka_index.commands.restore.transaction_markers import UNKNOWN_OUTCOME
@@ -278,7 +278,7 @@ def restore(copies: tuple[Path, ...], output: Path, salvage: Salvage) -> Restore
         salvage=salvage,
         config=KafkaSettings(_CONFIG),
     )
-    result = RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
+    result = RestoreJob.prepare(request).run(engine_runner(ThreadEngine(1)))
     (found,) = result.partitions
     return found
 
@@ -324,11 +324,11 @@ def _faults_of(
     held: Segments,
 ) -> Iterator[str]:
     union = [each for segment in held for each in segment]
-    if salvage is Salvage.NONE and found.is_left_out:
+    if salvage is Salvage.NONE and found.is_skipped:
         if len(union) == len(dump.batches) and not dump.changes:
             yield f"left out, and all is there: {found.reason}"
         return
-    if found.is_left_out:
+    if found.is_skipped:
         if union:
             yield f"left out: {found.code} {found.reason}"
         return

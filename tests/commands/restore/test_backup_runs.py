@@ -207,7 +207,7 @@ def test_backup_without_a_broker_is_restored_with_a_note(tmp_path: Path) -> None
     source = _changed(tmp_path, brokers=(1, 2))
     result = restore(source, tmp_path / "out")
     assert result.code == 0, result.done.stderr
-    assert "is incomplete: it lacks broker 2" in _runbook(tmp_path / "out")
+    assert "is incomplete: it has no data of broker 2" in _runbook(tmp_path / "out")
 
 
 def test_restore_reports_the_cutoff_of_its_backup_and_a_deleted_later_backup(
@@ -249,7 +249,10 @@ def test_partition_skipped_by_the_backup_is_reported(tmp_path: Path) -> None:
     result = restore(_changed(tmp_path, dump, skipped=(missed,)), tmp_path / "out")
     assert result.code == 1, result.done.stderr
     (row,) = [row for row in result.rows if row["partition"] == 7]
-    assert (row["status"], row["reason"]) == ("left_out", "the backup skipped it: no id yet")
+    assert (row["status"], row["reason"]) == (
+        "skipped",
+        "the backup skipped the partition: no id yet",
+    )
 
 
 def test_backup_without_partitions_reports_the_skipped_partitions(tmp_path: Path) -> None:
@@ -261,7 +264,8 @@ def test_backup_without_partitions_reports_the_skipped_partitions(tmp_path: Path
     result = restore(source, tmp_path / "out")
     assert result.code == 2, result.done.stderr
     assert (
-        "the backup has no partition (found it skipped payments-7: no id yet)" in result.done.stderr
+        "the backup contains no partition (found skipped payments-7: no id yet)"
+        in result.done.stderr
     )
 
 
@@ -277,7 +281,7 @@ def test_backup_with_another_input_is_rejected(tmp_path: Path) -> None:
     source = _changed(tmp_path)
     result = restore(source, tmp_path / "out", "--input", DUMP)
     assert result.code == 2
-    assert "a backup cannot be restored with other inputs" in result.done.stderr
+    assert "a backup cannot be restored together with another input" in result.done.stderr
 
 
 def test_consistent_without_a_backup_is_rejected(tmp_path: Path) -> None:

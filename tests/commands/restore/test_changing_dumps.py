@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.partition import restore_on
+from kafka_index.commands.restore.partition import engine_runner
 from kafka_index.commands.restore.request import Link, RestoreRequest
 from kafka_index.core.job.engine import ThreadEngine
 from tests.support.command_line import SETTINGS, run_program
@@ -61,12 +61,12 @@ def test_log_changed_before_it_is_read_fails_its_partition(
     log = logs(dump / CHANGED)[1]
     change(log)
 
-    result = job.run(restore_on(ThreadEngine(2)))
+    result = job.run(engine_runner(ThreadEngine(2)))
 
     by_name = {partition.partition.directory_name: partition for partition in result.partitions}
-    assert by_name[CHANGED].is_left_out
+    assert by_name[CHANGED].is_skipped
     assert str(log) in (by_name[CHANGED].reason or "")
-    assert not by_name[OTHER].is_left_out
+    assert not by_name[OTHER].is_skipped
     assert not (out / CHANGED).exists()
     assert result.runbook is None
     assert not (out / MARKER).exists()

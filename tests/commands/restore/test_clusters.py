@@ -14,7 +14,7 @@ import pytest
 
 import kafka_index
 from kafka_index.commands.restore.job import RestoreJob
-from kafka_index.commands.restore.partition import restore_on
+from kafka_index.commands.restore.partition import engine_runner
 from kafka_index.commands.restore.request import ClusterMode, RestoreRequest
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
@@ -175,7 +175,7 @@ def test_controller_started_during_the_restore_is_not_seeded(
     before = contents(controller)
 
     with pytest.raises(InputError, match="has records"):
-        job.run(restore_on(ThreadEngine(1)))
+        job.run(engine_runner(ThreadEngine(1)))
 
     assert contents(controller) == before
     assert not (tmp_path / "out" / MARKER).exists()
@@ -224,7 +224,7 @@ def test_partition_in_no_dump_is_reported_as_empty(
     run = restore(dump, tmp_path / "out", "--seed", controller)
 
     assert run.code == 1
-    assert run.partitions("left_out") == {"payments-1"}
+    assert run.partitions("skipped") == {"payments-1"}
     assert "starts empty" in run.done.stdout
 
 
@@ -261,7 +261,7 @@ def test_retention_is_disabled_without_a_metadata_log(
     new = cluster_of(metadata_log(controller))
     assert new.topic_configs("payments") == {"retention.ms": "-1", "retention.bytes": "-1"}
     assert new.topic_configs("__consumer_offsets")["cleanup.policy"] == "compact"
-    assert "settings of these topics are unknown" in run.done.stdout
+    assert "retention is disabled for topics with unknown settings" in run.done.stdout
 
 
 def test_same_cluster_gets_its_metadata_log_and_identity(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_partition_unknown_to_the_cluster_is_skipped(
 
     assert run.code == 1, run.done.stderr
     rows = {f"{row['topic']}-{row['partition']}": row for row in run.rows}
-    assert rows["later-0"]["status"] == "left_out"
+    assert rows["later-0"]["status"] == "skipped"
     assert rows["later-0"]["reason_code"] == code
     assert "later-0" in run.done.stdout
     assert not (tmp_path / "out/later-0").exists()
@@ -382,7 +382,7 @@ def test_identity_of_a_zookeeper_broker_is_written_in_the_current_version(
         ("payments:retention.ms=1d", "no broker starts"),
         ("payments:segment.bytes=100", "no broker starts"),
         ("payments:cleanup.policy=compacted", "no broker starts"),
-        ("payments:retention.mss=1", "is it retention.ms"),
+        ("payments:retention.mss=1", "did you mean retention.ms"),
     ],
 )
 def test_invalid_topic_settings_are_rejected_before_the_first_write(
@@ -590,7 +590,7 @@ def test_partition_assigned_here_but_not_in_the_dump_is_reported_as_empty(
     run = restore(dump, tmp_path / "out", "--cluster", "same")
 
     assert run.code == 1
-    assert run.partitions("left_out") == {"payments-1"}
+    assert run.partitions("skipped") == {"payments-1"}
     assert "starts empty" in run.done.stdout
 
 

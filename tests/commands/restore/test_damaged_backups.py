@@ -108,4 +108,4 @@ def test_restore_keeps_intact_batches_of_a_damaged_object_and_reports_it(
     assert offsets_in(tmp_path / "prefix" / _NAME) <= offsets_in(tmp_path / "out" / _NAME)
     if damage == "flipped":
         assert len(all_offsets - offsets_in(tmp_path / "out" / _NAME)) <= 40
-    assert none.partitions("left_out") == {_NAME}
+    assert none.partitions("skipped") == {_NAME}

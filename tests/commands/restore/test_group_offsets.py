@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.restore.cluster import partitions_only_here
+from kafka_index.commands.restore.cluster import single_replica_partitions
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage, PartitionImage, TopicImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
@@ -102,7 +102,10 @@ def test_offsets_after_the_log_end_are_reported_unchanged(tmp_path: Path, dump: 
     assert set(rows) == {"after", "far", "done", "open"}
     assert rows["after"]["committed_offset"] == 500
     end = rows["after"]["log_end_offset"]
-    assert f"group after committed 500 of audit.trail-0, which ends at {end}" in run.done.stdout
+    assert (
+        f"group after committed offset 500 in audit.trail-0, but the log ends at {end}"
+        in run.done.stdout
+    )
     assert {one.offset for one in committed(tmp_path / "out").values()} == {
         40,
         END,
@@ -156,9 +159,12 @@ def test_unclamped_offsets_are_printed_with_quiet(tmp_path: Path, dump: Path) ->
     run = clamp(dump, tmp_path / "out", "--clamp-groups", "-q", "--summary", str(summary))
 
     assert run.code == 1
-    assert f"group open committed 600 of {PARTITION}, which ends at {END}" in run.done.stderr
+    assert (
+        f"group open committed offset 600 in {PARTITION}, but the log ends at {END}"
+        in run.done.stderr
+    )
     assert "group after" not in run.done.stderr
-    assert run.done.stderr.count("not clamped: ") == 1
+    assert run.done.stderr.count("not reset: ") == 1
     counts = json.loads(summary.read_text())["counts"]
     assert (counts["offsets_clamped"], counts["offsets_beyond_end"]) == (3, 1)
 
@@ -166,11 +172,11 @@ def test_unclamped_offsets_are_printed_with_quiet(tmp_path: Path, dump: Path) ->
 @pytest.mark.parametrize(
     ("options", "severity", "verdict"),
     [
-        ([], "notable", "4 committed offsets after the end of a log"),
+        ([], "notable", "4 committed offsets after the log end"),
         (
             ["--clamp-groups"],
             "bad",
-            "3 committed offsets clamped, 1 committed offset after the end of a log",
+            "3 committed offsets reset to the log end, 1 committed offset after the log end",
         ),
     ],
 )
@@ -220,7 +226,7 @@ def test_end_of_a_partition_that_starts_empty_is_0(tmp_path: Path) -> None:
     run = restore(dump, tmp_path / "out", "--cluster", "same", "--clamp-groups")
 
     assert run.code == 1
-    assert run.partitions("left_out") == {"orders.eu-west-1"}
+    assert run.partitions("skipped") == {"orders.eu-west-1"}
     (row,) = (row for row in run.rows if row["group"])
     assert (row["status"], row["partition"], row["log_end_offset"]) == ("clamped", 1, 0)
     read = read_metadata([str(tmp_path / "out")], budget=DecompressionBudget(2**24)).offsets
@@ -242,7 +248,7 @@ def test_skipped_partition_starts_empty_if_the_cluster_has_it(
     seed = ("--seed", metadata) if is_seeded else ()
     run = restore(dump, tmp_path / "out", "--salvage", "none", "--new-topic-ids", *seed)
 
-    assert run.partitions("left_out") == {PARTITION}
+    assert run.partitions("skipped") == {PARTITION}
     groups = {row["group"]: row["log_end_offset"] for row in run.rows if row["group"]}
     # The transaction that is open is aborted: no coordinator of the new cluster has it.
     names = ("before", "at", "after", "far", "done")
@@ -257,7 +263,7 @@ def test_skipped_partition_with_other_replicas_does_not_start_empty() -> None:
     }
     image = ClusterImage(topics={"x": TopicImage("t", "x", partitions)})
 
-    result = partitions_only_here(image, {"node.id": "1", "directory.id": "a"})
+    result = single_replica_partitions(image, {"node.id": "1", "directory.id": "a"})
 
     assert result == {TopicPartition("t", 0)}
 

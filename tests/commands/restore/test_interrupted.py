@@ -12,7 +12,7 @@ import pytest
 
 from kafka_index.commands.restore.job import RestoreJob
 from kafka_index.commands.restore.output import JOURNAL_FILE, STATE_FILE
-from kafka_index.commands.restore.partition import OnFinished, PartitionSettings, restore_on
+from kafka_index.commands.restore.partition import OnFinished, PartitionSettings, engine_runner
 from kafka_index.commands.restore.plan import PartitionPlan
 from kafka_index.commands.restore.request import RestoreRequest
 from kafka_index.core.format.config import LogConfig
@@ -81,7 +81,7 @@ def test_only_unfinished_partitions_are_restored_again(tmp_path: Path, dump: Pat
     def half(
         plans: Sequence[PartitionPlan], settings: PartitionSettings, on_finished: OnFinished
     ) -> None:
-        restore_on(ThreadEngine(1))(plans[:2], settings, on_finished)
+        engine_runner(ThreadEngine(1))(plans[:2], settings, on_finished)
         raise KeyboardInterrupt
 
     restore(dump, tmp_path / "whole")
@@ -93,7 +93,7 @@ def test_only_unfinished_partitions_are_restored_again(tmp_path: Path, dump: Pat
     before = {path: path.stat().st_ino for path in out.glob("*-[0-9]/*")}
     assert len({path.parent for path in before}) == 2
 
-    RestoreJob.prepare(request).run(restore_on(ThreadEngine(1)))
+    RestoreJob.prepare(request).run(engine_runner(ThreadEngine(1)))
 
     assert {path: path.stat().st_ino for path in before} == before
     assert contents(out) == contents(tmp_path / "whole")
@@ -121,7 +121,7 @@ def test_restore_of_another_version_is_rejected_with_a_hint(tmp_path: Path, dump
     run = restore(dump, out)
 
     assert run.code == 2
-    assert "not the state of a restore of this version" in run.done.stderr
+    assert "this version cannot read the state of a restore" in run.done.stderr
     assert "restore to an empty --output" in run.done.stderr
 
 
@@ -157,10 +157,10 @@ def test_resumed_restore_has_no_clean_shutdown_file_until_its_end(
 def test_restore_completed_by_a_concurrent_run_is_not_changed(tmp_path: Path, dump: Path) -> None:
     request = RestoreRequest(inputs=(str(dump),), output=str(tmp_path / "out"))
     first, second = RestoreJob.prepare(request), RestoreJob.prepare(request)
-    first.run(restore_on(ThreadEngine(1)))
+    first.run(engine_runner(ThreadEngine(1)))
     before = contents(tmp_path / "out")
 
-    second.run(restore_on(ThreadEngine(1)))
+    second.run(engine_runner(ThreadEngine(1)))
 
     assert contents(tmp_path / "out") == before
 
@@ -173,16 +173,16 @@ def test_restore_begun_by_a_concurrent_run_is_completed_with_its_ids(
     out = tmp_path / "out"
     request = RestoreRequest(inputs=(str(dump),), output=str(out), new_topic_ids=True)
     job = RestoreJob.prepare(request)
-    prepared = job.plan.made_ids["payments"]
+    prepared = job.plan.new_ids["payments"]
     first = RestoreJob.prepare(request)
     with pytest.raises(KeyboardInterrupt):
         first.run(_interrupted)
 
-    job.run(restore_on(ThreadEngine(1)))
+    job.run(engine_runner(ThreadEngine(1)))
 
     made = (out / "payments-0/partition.metadata").read_text()
     assert prepared not in made
-    assert first.plan.made_ids["payments"] in made
+    assert first.plan.new_ids["payments"] in made
 
 
 def _interrupted(*_: object) -> None:
@@ -200,7 +200,7 @@ def test_output_used_during_the_restore_is_rejected(
     run = restore(dump, out)
 
     assert run.code == 2
-    assert "changed since" in run.done.stderr
+    assert "a restored partition was changed" in run.done.stderr
     assert not (out / MARKER).exists()
 
 
@@ -228,5 +228,5 @@ def test_completed_restore_used_by_a_broker_is_rejected(tmp_path: Path, dump: Pa
     run = restore(dump, tmp_path / "out")
 
     assert run.code == 2
-    assert "changed since it was restored" in run.done.stderr
+    assert "a restored partition was changed" in run.done.stderr
     assert contents(tmp_path / "out") == before

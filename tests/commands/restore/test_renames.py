@@ -47,7 +47,7 @@ def test_committed_offsets_under_the_old_name_are_reported(tmp_path: Path) -> No
         if row["status"] == "not_renamed"
     ] == [[name, one["partition"], one["group"], one["offset"]] for one in committed]
     assert len(committed) == 3
-    assert "stay under the old name (offsets: 3, groups: 1)" in run.done.stdout
+    assert "remain under the old name (offsets: 3, groups: 1)" in run.done.stdout
     assert json.loads(summary.read_text())["counts"]["offsets_not_renamed"] == 3
     assert run.code == 0
 

@@ -317,7 +317,7 @@ def test_offsets_that_a_cleaner_may_have_removed_report_the_copy_with_them(
     result = restore_dump([first, second], tmp_path / "out", config=settings, salvage="batches")
 
     (lost,) = [lost for partition in result.partitions for lost in partition.lost]
-    assert f"in no segment, and their batches in {second / PARTITION} are not" in lost.reason
+    assert f"in no segment, and the batches in {second / PARTITION} are not" in lost.reason
 
 
 @pytest.mark.parametrize("number", [0, 2])

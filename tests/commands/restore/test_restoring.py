@@ -194,7 +194,7 @@ def test_partition_with_a_log_start_above_its_end_is_skipped(tmp_path: Path) -> 
 
     run = restore(dump, tmp_path / "out")
     assert run.code == 1
-    assert run.partitions("left_out") == {"payments-0"}
+    assert run.partitions("skipped") == {"payments-0"}
     assert not (tmp_path / "out/payments-0").exists()
 
     second_result = restore(dump, tmp_path / "again", "--log-start", "payments-0=10")

@@ -269,7 +269,7 @@ _SHARED = data(0), marker(2, 7, 0, commit=True)
 
 
 @pytest.mark.parametrize(
-    ("entries", "damaged", "committed", "left_out"),
+    ("entries", "damaged", "committed", "dropped_offsets"),
     [
         # A commit before the loss raised the epoch: the next epoch is that of the same transaction.
         ((*_RAISED, data(3, 1), data(5, 1), marker(7, 7, 2, commit=True)), (3,), {0, 3}, []),
@@ -295,7 +295,7 @@ def test_commit_with_a_bumped_epoch_after_a_loss_ends_only_transactions_with_tha
     entries: tuple[bytes, ...],
     damaged: tuple[int, ...],
     committed: set[int],
-    left_out: list[int],
+    dropped_offsets: list[int],
 ) -> None:
     log = write_partition(tmp_path / "dump", "t-0", *entries)
     for index in damaged:
@@ -306,7 +306,7 @@ def test_commit_with_a_bumped_epoch_after_a_loss_ends_only_transactions_with_tha
     assert run.code == 1, run.done.stderr
     assert read(tmp_path / "out" / "t-0") == (committed, set())
     dropped = [row["first_offset"] for row in run.lost if row["reason_code"] == _UNKNOWN]
-    assert dropped == left_out
+    assert dropped == dropped_offsets
 
 
 def test_transaction_is_dropped_if_its_marker_is_missing_before_an_empty_last_log(

@@ -114,7 +114,7 @@ def test_time_before_all_records_is_rejected_with_the_existing_times(
     run = restore(dump, tmp_path / "out", "--until", "2020-01-01", "--create-time")
 
     assert run.code == 2
-    message = "is before the first batch of every partition, so that nothing would be restored"
+    message = "is before the first batch of every partition: no record would be restored"
     assert f"--until 2020-01-01T00:00:00.000Z {message}" in run.done.stderr
     names = ("audit.trail-0", "payments-0", "payments-1")
     times = [row for name in names for row in batches(dump / name)]
@@ -186,4 +186,4 @@ def test_partition_cleaned_beyond_its_new_end_is_reported(
 
     run = restore(dump, tmp_path / "out", "--until", limits)
 
-    assert ("was cleaned up to offset 2637" in " ".join(run.done.stdout.split())) == is_named
+    assert ("was compacted up to offset 2637" in " ".join(run.done.stdout.split())) == is_named

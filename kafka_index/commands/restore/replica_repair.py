@@ -1,0 +1,472 @@
+"""Repair of missing offsets from other copies of a partition.
+
+Offsets that the base copy lacks are repaired by the intact batches of other copies with the same
+history. Two copies have the same history at a range if their nearest common batches before and
+after the range have equal last offset, leader epoch and checksum. If no common batch follows the
+range, the leader epoch of each batch must be the epoch of the base copy at that offset. So
+divergent histories are never joined.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass
+from enum import Enum
+from itertools import islice, pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kafka_index.commands.restore.output import write_log
+from kafka_index.core.cluster.replicas import Replica
+from kafka_index.core.errors import InputError, InvalidEpochError, KafkaIndexError, is_retriable
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
+from kafka_index.core.format.integers import INT64_MAX
+from kafka_index.core.format.leader_epochs import LeaderEpochCache
+from kafka_index.core.format.records import (
+    NO_LEADER_EPOCH,
+)
+from kafka_index.core.fs.local_store import MappedFile
+from kafka_index.core.fs.registry import store_of
+from kafka_index.core.log.scan.valid_batches import (
+    IntactBatches,
+    IntactRows,
+    read_intact_batches,
+)
+from kafka_index.core.logdir.metadata_files import read_epochs
+from kafka_index.core.logdir.partition_files import SegmentFile
+from kafka_index.core.records.decompression import shared_budget
+from kafka_index.core.records.record_sections import Decompressor
+
+# The checksum covers the last offset delta. So if last offset and checksum are equal, the base
+# offset is equal, too.
+_IDENTITY = ("last_offset", "leader_epoch", "checksum")
+# The number of logs of the base, on each side of a range, that are searched for a common batch.
+_MAX_COMPARED_LOGS = 8
+_CACHED_LOGS = 4
+
+
+class BatchRange(NamedTuple):
+    """Consecutive batches of a log: bytes, offsets, and the base offset of the segment."""
+
+    path: str
+    start_bytes: int
+    end_bytes: int
+    first_offset: int
+    end_offset: int
+    segment_base_offset: int
+
+
+def write_batches(path: str, batches: Sequence[BatchRange]) -> None:
+    """Write a log of the output from batches of logs."""
+    with ExitStack() as stack:
+        paths = {batch_range.path for batch_range in batches}
+        logs = {log_path: stack.enter_context(MappedFile(log_path)).array for log_path in paths}
+        write_log(
+            path,
+            (
+                logs[batch_range.path][batch_range.start_bytes : batch_range.end_bytes]
+                for batch_range in batches
+            ),
+        )
+
+
+OffsetRange = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class RangeRepair:
+    """The batches of other copies that repair a range of offsets, the end exclusive.
+
+    Attributes
+    ----------
+    first_offset, end_offset : int
+        The range.
+    batches : tuple of BatchRange
+        The batches, in offset order.
+    replicas : tuple of str
+        The copies with the same history.
+    missing : tuple of (int, int)
+        The offsets that no copy has, and that compaction does not explain.
+    damaged : tuple of (int, int)
+        The offsets at which all copies are damaged or end.
+    rejected : tuple of BatchRange
+        Unused batches, which the log cleaner may have removed from the base copy.
+    """
+
+    first_offset: int
+    end_offset: int
+    batches: tuple[BatchRange, ...] = ()
+    replicas: tuple[str, ...] = ()
+    missing: tuple[OffsetRange, ...] = ()
+    damaged: tuple[OffsetRange, ...] = ()
+    rejected: tuple[BatchRange, ...] = ()
+
+    def covers(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether copies were searched for a range of offsets, the end exclusive."""
+        return (
+            bool(self.replicas)
+            and self.first_offset <= first_offset
+            and end_offset <= self.end_offset
+        )
+
+    def explains(self, first_offset: int, end_offset: int) -> bool:
+        """Return whether the log cleaner removed a range of offsets from all copies."""
+        span = (first_offset, end_offset)
+        return self.covers(*span) and subtract_ranges([span], self.missing) == [span]
+
+    def rejecting_replicas(self, first_offset: int, end_offset: int) -> list[str]:
+        """Return the copies with rejected batches in a range, the end exclusive."""
+        directories = (
+            os.path.dirname(batch_range.path)
+            for batch_range in self.rejected
+            if batch_range.first_offset < end_offset and first_offset < batch_range.end_offset
+        )
+        return list(dict.fromkeys(directories))
+
+
+NO_REPAIR = RangeRepair(0, 0)
+
+
+class ReplicaRepair:
+    """Finds missing offsets of the base copy of a partition in other copies."""
+
+    def __init__(
+        self,
+        base: Replica | None = None,
+        other_replicas: Sequence[Replica] = (),
+        decompressor: Decompressor | None = None,
+    ) -> None:
+        self.decompressor = decompressor or shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
+        self._base = base
+        self._other_replicas = [
+            replica for replica in other_replicas if not store_of(replica.directory).needs_requests
+        ]
+        self._read_logs: dict[str, IntactBatches] = {}
+
+    def __bool__(self) -> bool:
+        """Return whether another copy exists."""
+        return bool(self._other_replicas)
+
+    def start_offset(self, default: int) -> int:
+        """Return the lowest log start offset of the other copies, or the default."""
+        starts = (
+            max(
+                int(replica.segments.base_offsets[0]),
+                replica.root.log_start_offset(replica.partition) or 0,
+            )
+            for replica in self._other_replicas
+        )
+        return min(starts, default=default)
+
+    def find(
+        self,
+        first_offset: int,
+        end_offset: int,
+        cleaned_to: int | None = None,
+        *,
+        accepts: bool = True,
+    ) -> RangeRepair:
+        """Return the batches of other copies in a range of offsets.
+
+        If the log cleaner may have removed records from the base copy, `cleaned_to` is its cleaner
+        offset. Only copies with at least this cleaner offset are accepted.
+        """
+        missing_ranges: list[OffsetRange] = [(first_offset, end_offset)]
+        batches: list[BatchRange] = []
+        rejected: list[BatchRange] = []
+        gaps: list[OffsetRange] = []
+        explained: list[OffsetRange] = []
+        replicas = []
+        for replica in self._other_replicas:
+            replica_cleaned_to = replica.root.cleaned_to(replica.partition) or 0
+            is_accepted = accepts and (cleaned_to is None or replica_cleaned_to >= cleaned_to)
+            try:
+                for replica_batches in self._read_range(replica, first_offset, end_offset):
+                    gaps += replica_batches.gaps
+                    explained += replica_batches.explained(replica_cleaned_to)
+                    if is_accepted:
+                        missing_ranges = _select_batches(replica_batches, missing_ranges, batches)
+                    else:
+                        _select_batches(replica_batches, [(first_offset, end_offset)], rejected)
+                    if replica.directory not in replicas:
+                        replicas.append(replica.directory)
+            except KafkaIndexError as error:
+                if is_retriable(error):
+                    raise
+        missing = subtract_ranges(missing_ranges, explained)
+        return RangeRepair(
+            first_offset,
+            end_offset,
+            tuple(_join_neighbors(batches)),
+            tuple(replicas),
+            tuple(missing),
+            tuple(subtract_ranges(missing, gaps)),
+            tuple(rejected),
+        )
+
+    def find_head(
+        self, start_offset: int, end_offset: int, cleaned_to: int | None = None
+    ) -> RangeRepair:
+        """Return the batches of other copies, starting with the batch at the log start offset."""
+        first_offset = start_offset
+        for replica in self._other_replicas:
+            for number in _overlapping(replica, start_offset, start_offset + 1):
+                rows = self._intact_batches(replica, number).by_offset
+                rows = rows[rows["last_offset"] >= start_offset]
+                first_offset = min(first_offset, *rows["first_offset"][:1].tolist(), start_offset)
+        return self.find(first_offset, end_offset, cleaned_to)
+
+    def _read_range(
+        self, replica: Replica, first_offset: int, end_offset: int
+    ) -> Iterator[_ReplicaBatches]:
+        """Yield the batches of a copy in a range, if the copy has the same history."""
+        before = self._compare_nearest(replica, first_offset, is_after=False)
+        after = self._compare_nearest(replica, end_offset, is_after=True)
+        if _Comparison.DIFFERS in (before, after):
+            return
+        # Copies with a common batch have equal records before the batch.
+        base_epochs = None if after is _Comparison.EQUAL else self._base_epochs(end_offset)
+        position = _Position(first_offset)
+        files = replica.segments.files()
+        numbers = _overlapping(replica, first_offset - 1, end_offset + 1)
+        for number in numbers:
+            if number == 0:
+                position.is_adjacent = True
+            rows = self._intact_batches(replica, number)
+            yield _ReplicaBatches.of(
+                files[number], rows, position, first_offset, end_offset, base_epochs
+            )
+
+    def _compare_nearest(self, replica: Replica, offset: int, *, is_after: bool) -> _Comparison:
+        """Compare the nearest common batches of the base and a copy, before or after an offset."""
+        base = self._base
+        if base is None:
+            return _Comparison.NONE
+        step = 1 if is_after else -1
+        numbers = _overlapping(base, *((offset, INT64_MAX) if is_after else (0, offset)))
+        for number in numbers[::step][:_MAX_COMPARED_LOGS]:
+            base_rows = _batches_around(
+                self._intact_batches(base, number).by_offset, offset, is_after=is_after
+            )
+            if not len(base_rows):
+                continue
+            low, high = int(base_rows["first_offset"][0]), int(base_rows["last_offset"][-1]) + 1
+            for replica_log in _overlapping(replica, low, high)[::step]:
+                replica_rows = _batches_around(
+                    self._intact_batches(replica, replica_log).by_offset, offset, is_after=is_after
+                )
+                replica_row = np.searchsorted(
+                    replica_rows["last_offset"], base_rows["first_offset"]
+                )
+                next_first_offsets = np.append(replica_rows["first_offset"], INT64_MAX)[replica_row]
+                common = np.flatnonzero(next_first_offsets <= base_rows["last_offset"])
+                if len(common):
+                    row = int(common[0 if is_after else -1])
+                    base_batch, replica_batch = base_rows[row], replica_rows[int(replica_row[row])]
+                    is_equal = all(base_batch[name] == replica_batch[name] for name in _IDENTITY)
+                    return _Comparison.EQUAL if is_equal else _Comparison.DIFFERS
+        return _Comparison.NONE
+
+    def _base_epochs(self, end_offset: int) -> _BaseEpochs:
+        """Return the leader epochs of the base copy from an offset to the log end."""
+        base = self._base
+        later_epochs: set[int] = set()
+        cache = LeaderEpochCache()
+        if base is not None:
+            for number in _overlapping(base, end_offset, INT64_MAX)[:_MAX_COMPARED_LOGS]:
+                rows = _batches_around(
+                    self._intact_batches(base, number).in_order, end_offset, is_after=True
+                )
+                later_epochs |= set(np.unique(rows["leader_epoch"]).tolist())
+            with suppress(InvalidEpochError, InputError):
+                cache = read_epochs(base.directory)
+        return _BaseEpochs(later_epochs - {NO_LEADER_EPOCH}, cache)
+
+    def _intact_batches(self, replica: Replica, number: int) -> IntactBatches:
+        """Return the intact batches of a log, from a cache of the latest logs."""
+        files = replica.segments.files()
+        segment = files[number]
+        batches = self._read_logs.pop(segment.log_path, None)
+        if batches is None:
+            end = files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
+            batches = read_intact_batches(segment, end, self.decompressor)
+        self._read_logs[segment.log_path] = batches
+        while len(self._read_logs) > _CACHED_LOGS:
+            self._read_logs.pop(next(iter(self._read_logs)))
+        return batches
+
+
+class _Comparison(Enum):
+    """The comparison of the nearest batches that two copies have in common."""
+
+    NONE = "none"
+    EQUAL = "equal"
+    DIFFERS = "differs"
+
+
+class _BaseEpochs(NamedTuple):
+    """The leader epochs of later batches of the base copy, and its leader epoch checkpoint.
+
+    A leader epoch has a single leader. So two copies that have an epoch at a later offset are equal
+    before this offset.
+    """
+
+    later_epochs: set[int]
+    checkpoint: LeaderEpochCache
+
+    def contains(self, rows: IntactRows) -> NDArray[np.bool_]:
+        """Return a mask of the batches whose leader epoch is in the history of the base copy."""
+        is_base_epoch: NDArray[np.bool_] = rows["leader_epoch"] == NO_LEADER_EPOCH
+        is_base_epoch |= np.isin(rows["leader_epoch"], sorted(self.later_epochs))
+        for row in np.flatnonzero(~is_base_epoch).tolist():
+            epoch = int(rows["leader_epoch"][row])
+            checkpoint_epoch = self.checkpoint.epoch_for_offset(int(rows["first_offset"][row]))
+            is_base_epoch[row] = checkpoint_epoch == epoch
+        return is_base_epoch
+
+
+@dataclass(slots=True)
+class _Position:
+    """A position in the logs of a copy, and whether the preceding batches are intact."""
+
+    next_offset: int
+    is_adjacent: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _ReplicaBatches:
+    """The batches of a copy's log in a range of offsets, and the missing offsets of the log."""
+
+    segment: SegmentFile
+    rows: IntactRows
+    gaps: list[OffsetRange]
+    cleaned_end: int
+
+    @classmethod
+    def of(
+        cls,
+        segment: SegmentFile,
+        batches: IntactBatches,
+        position: _Position,
+        first_offset: int,
+        end_offset: int,
+        base_epochs: _BaseEpochs | None,
+    ) -> _ReplicaBatches:
+        """Select the batches of a log, and move the position to the end of the log."""
+        rows = batches.in_order
+        rows_in_range = batches.by_offset
+        rows_in_range = rows_in_range[
+            (rows_in_range["first_offset"] >= first_offset)
+            & (rows_in_range["last_offset"] < end_offset)
+        ]
+        if base_epochs is not None:
+            rows_in_range = rows_in_range[base_epochs.contains(rows_in_range)]
+        cleaned_offsets = rows["first_offset"][rows["is_cleaned"]]
+        gaps = []
+        if len(rows):
+            firsts = rows["first_offset"]
+            expected_offsets = np.concatenate(
+                ([position.next_offset], rows["last_offset"][:-1] + 1)
+            )
+            is_spanned = rows["is_next"] & (firsts > expected_offsets)
+            is_spanned[0] &= position.is_adjacent
+            gaps = list(
+                zip(expected_offsets[is_spanned].tolist(), firsts[is_spanned].tolist(), strict=True)
+            )
+            position.next_offset = int(rows["last_offset"][-1]) + 1
+            position.is_adjacent = batches.reaches_end
+        position.is_adjacent &= batches.reaches_end
+        return cls(segment, rows_in_range, gaps, int(cleaned_offsets.max(initial=0)))
+
+    def explained(self, cleaned_to: int) -> list[OffsetRange]:
+        """Return the missing offsets that the log cleaner has removed."""
+        limit = max(cleaned_to, self.cleaned_end)
+        return [gap for gap in self.gaps if gap[1] <= limit]
+
+
+def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
+    """Return the numbers of the logs that may have offsets of a range, the end exclusive."""
+    bases = replica.segments.base_offsets
+    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
+
+
+def _batches_around(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
+    """Return the batches that begin at or after an offset, or the batches that end before it."""
+    if is_after:
+        return rows[rows["first_offset"] >= offset]
+    return rows[rows["last_offset"] < offset]
+
+
+def _select_batches(
+    replica_batches: _ReplicaBatches, ranges: Sequence[OffsetRange], batches: list[BatchRange]
+) -> list[OffsetRange]:
+    """Add the batches in ranges of offsets to the batches; return the remaining ranges."""
+    covered = []
+    for start, end in ranges:
+        first = int(np.searchsorted(replica_batches.rows["first_offset"], start))
+        stop = int(np.searchsorted(replica_batches.rows["last_offset"], end))
+        rows = replica_batches.rows[first:stop]
+        if not len(rows):
+            continue
+        is_next = (rows["position_bytes"][1:] == rows["end_bytes"][:-1]) & (
+            rows["first_offset"][1:] == rows["last_offset"][:-1] + 1
+        )
+        edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(rows)]
+        for low, high in pairwise(edges):
+            span = int(rows["first_offset"][low]), int(rows["last_offset"][high - 1]) + 1
+            covered.append(span)
+            batches.append(
+                BatchRange(
+                    replica_batches.segment.log_path,
+                    int(rows["position_bytes"][low]),
+                    int(rows["end_bytes"][high - 1]),
+                    *span,
+                    replica_batches.segment.base_offset,
+                )
+            )
+    return subtract_ranges(ranges, covered)
+
+
+def _join_neighbors(batches: Iterable[BatchRange]) -> list[BatchRange]:
+    """Sort batches by offset, and join neighbors in a log."""
+    joined: list[BatchRange] = []
+    for batch_range in sorted(batches, key=attrgetter("first_offset")):
+        last = joined[-1] if joined else None
+        if last is not None and (last.path, last.end_bytes) == (
+            batch_range.path,
+            batch_range.start_bytes,
+        ):
+            joined[-1] = last._replace(
+                end_bytes=batch_range.end_bytes, end_offset=batch_range.end_offset
+            )
+        else:
+            joined.append(batch_range)
+    return joined
+
+
+def subtract_ranges(
+    spans: Iterable[OffsetRange], removed: Iterable[OffsetRange]
+) -> list[OffsetRange]:
+    """Return the parts of ascending ranges that are not in other ranges, the ends exclusive."""
+    excluded = sorted(removed)
+    remaining = []
+    number = 0
+    for first, end in spans:
+        start = first
+        while number < len(excluded) and excluded[number][1] <= start:
+            number += 1
+        for low, high in islice(excluded, number, None):
+            if low >= end:
+                break
+            if start < low:
+                remaining.append((start, low))
+            start = max(start, high)
+        if start < end:
+            remaining.append((start, end))
+    return remaining
