@@ -40,7 +40,7 @@ from kafka_index.commands.export.plan import plan_export
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.query.records import list_partitions
 from kafka_index.spark import KafkaLogSource
-from kafka_index.spark.session import settle
+from kafka_index.spark.session import complete_settings
 from kafka_index.spark.workers import session_workers
 from tests.conformance.broker.broker import Broker
 from tests.conformance.kafka_jars import spark_kafka_jars
@@ -167,7 +167,7 @@ def _export(data: Path, out: Path) -> None:
 
 def _session() -> SparkSession:
     jars = os.pathsep.join(map(str, spark_kafka_jars()))
-    conf = settle(SparkConf(), "local[2]", "records to Parquet", submitted=False)
+    conf = complete_settings(SparkConf(), "local[2]", "records to Parquet", submitted=False)
     conf.set("spark.driver.extraClassPath", jars)
     conf.set("spark.driver.memory", "1g")
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1")

@@ -26,8 +26,8 @@ from kafka_index.core.job.request import (
     Group,
     IntegerKind,
     Kind,
+    build_request,
     parameter,
-    request_of,
 )
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.choices import UpperBound
@@ -221,7 +221,7 @@ def read_records(
     >>> records.to_pandas().groupby("partition").size().to_list()
     [1546, 1784]
     """
-    request = request_of(ReadRequest, locals())
+    request = build_request(ReadRequest, locals())
     config = request.config.config
     with reading_inputs(follow_links=request.follow_links) as unread:
         plan = plan_read(

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index.core.errors import ConfigError
-from kafka_index.core.format.config import IndexConfig, LogConfig, choice_of
+from kafka_index.core.format.config import IndexConfig, LogConfig, to_choice
 
 
 def properties(folder: Path, text: str) -> Path:
@@ -87,10 +87,10 @@ class Other(Enum):
 
 @pytest.mark.parametrize("given", [Fruit.FIG, "fig"])
 def test_choice_is_a_member_or_its_value(given: object) -> None:
-    assert choice_of(Fruit, given, "fruit") is Fruit.FIG
+    assert to_choice(Fruit, given, "fruit") is Fruit.FIG
 
 
 @pytest.mark.parametrize("given", ["FIG", "figs", "", None, 1, True, b"fig", Other.FIG])
 def test_invalid_choice_is_rejected_with_all_valid_ones(given: object) -> None:
     with pytest.raises(ConfigError, match=r"fruit is not one of the choices .*apple, fig"):
-        choice_of(Fruit, given, "fruit")
+        to_choice(Fruit, given, "fruit")

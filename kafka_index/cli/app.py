@@ -27,7 +27,7 @@ import click
 from click.shell_completion import CompletionItem, shell_complete
 
 from kafka_index import __version__
-from kafka_index.cli.exit_status import TRACEBACK_VARIABLE, ExitCode, RunSummary, error_text
+from kafka_index.cli.exit_status import TRACEBACK_VARIABLE, ExitCode, RunSummary, format_error
 from kafka_index.cli.terminal import print_error
 from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.uri_passwords import hide_passwords
@@ -71,9 +71,9 @@ _GROUPS = {
         "help": "Print a page of the documentation.",
     },
 }
-COMMANDS = {name: text for group in _GROUPS.values() for name, text in group.items()}
-_WITHOUT_KERNELS = ("help", "warm-up")
-#: Specifications of commands that only print their result, and functions that create the others.
+COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
+_COMMANDS_WITHOUT_KERNELS = ("help", "warm-up")
+#: Where a command is defined: its specification, or a function that creates the click command.
 _SPECS = {
     "backup": "cli.backup_command:make_backup",
     "backups": "cli.backup_command:make_backups",
@@ -103,11 +103,11 @@ class _LazyGroup(click.Group):
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
             # click suggests similar names only among commands that are already imported.
-            near = difflib.get_close_matches(args[0], COMMANDS, n=1)
-            if not near:
+            similar_names = difflib.get_close_matches(args[0], COMMANDS, n=1)
+            if not similar_names:
                 raise
-            text = f"{error.format_message()} Did you mean {near[0]!r}?"
-            raise click.UsageError(text, ctx) from error
+            message = f"{error.format_message()} Did you mean {similar_names[0]!r}?"
+            raise click.UsageError(message, ctx) from error
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
@@ -123,8 +123,8 @@ class _LazyGroup(click.Group):
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         # The base method would import the modules of all commands.
         names = [
-            CompletionItem(name, help=text)
-            for name, text in COMMANDS.items()
+            CompletionItem(name, help=summary)
+            for name, summary in COMMANDS.items()
             if name.startswith(incomplete)
         ]
         return [*names, *click.Command.shell_complete(self, ctx, incomplete)]
@@ -137,12 +137,12 @@ class _LazyGroup(click.Group):
 
 def load_command(name: str, *, as_job: bool) -> click.Command:
     """Return a command for the console script, or as a ``spark-submit`` job."""
-    place = _SPECS.get(name, f"cli.{name}_command:make_command")
-    module, _, attribute = place.partition(":")
-    found = getattr(_import(name, f"kafka_index.{module}"), attribute)
+    target = _SPECS.get(name, f"cli.{name}_command:make_command")
+    module, _, attribute = target.partition(":")
+    spec_or_factory = getattr(_import(name, f"kafka_index.{module}"), attribute)
     from kafka_index.cli.command import make_command  # noqa: PLC0415, slow to import
 
-    make = found if callable(found) else partial(make_command, found)
+    make = spec_or_factory if callable(spec_or_factory) else partial(make_command, spec_or_factory)
     command: click.Command = make(as_job=as_job)
     return command
 
@@ -153,7 +153,7 @@ def _import(command: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     gc.disable()
     try:
-        if command not in _WITHOUT_KERNELS:
+        if command not in _COMMANDS_WITHOUT_KERNELS:
             # Imported first, with few stack frames. Deep in a chain of imports, the interpreter
             # maps and unmaps a block of its stack for each call of a loop in numba.
             importlib.import_module("kafka_index.core.kernels.compile_cache")
@@ -213,7 +213,7 @@ def complete(cli: click.Group, program: str) -> int:
 
 
 # Hint after a signal has stopped a command.
-_AFTER_A_STOP = dict.fromkeys(
+_STOP_HINTS = dict.fromkeys(
     ("build", "import", "export", "restore", "rewrite"), "; run again to continue"
 ) | {"lookup": "; run again to answer all queries"}
 
@@ -221,32 +221,32 @@ _AFTER_A_STOP = dict.fromkeys(
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run ``kafka-index``, by default with this process's arguments, and return the exit code."""
     if os.environ.get(COMPLETE_VARIABLE):
-        _die_of_interrupts()
+        _restore_default_sigint()
         return complete(console_script, PROGRAM)
-    given = sys.argv[1:] if arguments is None else list(arguments)
-    name = next((argument for argument in given if argument in COMMANDS), "")
+    command_line = sys.argv[1:] if arguments is None else list(arguments)
+    name = next((argument for argument in command_line if argument in COMMANDS), "")
 
     def load() -> click.Command:
-        # This is not done in the process of a caller, where pyarrow would no longer recognize
-        # pandas objects.
-        ours = arguments is None
-        if ours and name and not any(word in given for word in ("-h", "--help", "spark")):
-            _leave_out_pandas()
+        # Only in a process of its own: in a caller's process, pyarrow would no longer recognize
+        # the caller's pandas objects.
+        needs_pandas = any(word in command_line for word in ("-h", "--help", "spark"))
+        if arguments is None and name and not needs_pandas:
+            _hide_pandas_from_pyarrow()
         return console_script
 
-    code = _run(load, name, given, PROGRAM)
+    code = _run(load, name, command_line, PROGRAM)
     if arguments is None:
-        _die_of_interrupts()
+        _restore_default_sigint()
     return code
 
 
-def _die_of_interrupts() -> None:
-    """Let SIGINT end this process silently; there is nothing to clean up."""
+def _restore_default_sigint() -> None:
+    """Let SIGINT terminate this process silently, since nothing is left to clean up."""
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
-class _NoPandas:
+class _PandasBlocker:
     """An importer that hides pandas."""
 
     @staticmethod
@@ -255,7 +255,7 @@ class _NoPandas:
             raise ModuleNotFoundError(name)
 
 
-def _leave_out_pandas() -> None:
+def _hide_pandas_from_pyarrow() -> None:
     """Hide pandas from pyarrow, but keep it importable.
 
     pyarrow imports pandas with its first array, to recognize pandas objects. That takes as long as
@@ -263,7 +263,7 @@ def _leave_out_pandas() -> None:
     """
     if "pandas" in sys.modules:
         return
-    importer = _NoPandas()
+    importer = _PandasBlocker()
     sys.meta_path.insert(0, importer)
     try:
         from pyarrow import lib  # noqa: PLC0415, slow to import
@@ -280,14 +280,14 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
     unless the caller has configured logging. Raises `SystemExit` only for exit codes other than 0,
     because some clusters treat ``SystemExit(0)`` of a driver as a failure.
     """
-    given = sys.argv[1:] if arguments is None else list(arguments)
+    command_line = sys.argv[1:] if arguments is None else list(arguments)
     program = os.path.basename(sys.argv[0]) or name
 
     def load() -> click.Command:
         _log_to_stderr()
         return load_command(name, as_job=True)
 
-    code = _run(load, name, given, program)
+    code = _run(load, name, command_line, program)
     if code:
         raise SystemExit(code)
 
@@ -299,8 +299,8 @@ def _log_to_stderr() -> None:
         logger.setLevel(logging.INFO)
     if not logger.hasHandlers():
         handler = logging.StreamHandler()
-        line = "%(asctime)s %(levelname)s %(name)s: %(message)s"
-        formatter = logging.Formatter(line, "%Y-%m-%dT%H:%M:%SZ")
+        line_format = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+        formatter = logging.Formatter(line_format, "%Y-%m-%dT%H:%M:%SZ")
         formatter.converter = time.gmtime
         handler.setFormatter(formatter)
         logger.addHandler(handler)
@@ -310,32 +310,32 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
     """Run a command; print the error that ends it, if any, and return the exit code."""
     notes: list[str] = []
     _open_missing_streams()
-    with _StopSignals() as stop, RunSummary(name) as summary:
+    with _StopSignals() as signals, RunSummary(name) as summary:
         try:
             command = load()
             with command.make_context(program, arguments) as context:
                 code = int(command.invoke(context) or ExitCode.DONE)
                 sys.stdout.flush()
-            stop.is_over = True
-        except click.exceptions.Exit as leave:
-            stop.is_over = True
-            code = leave.exit_code
+            signals.is_over = True
+        except click.exceptions.Exit as exit_request:
+            signals.is_over = True
+            code = exit_request.exit_code
         except BaseException as error:  # noqa: BLE001, because every error has its exit code
-            stop.is_over = True
+            signals.is_over = True
             notes = getattr(error, "__notes__", [])
             if isinstance(error, KeyboardInterrupt | click.Abort):
-                stop.code = stop.code or ExitCode.INTERRUPTED
-            if stop.code is None:
+                signals.code = signals.code or ExitCode.INTERRUPTED
+            if signals.code is None:
                 verbose = not {"--verbose", "-v"}.isdisjoint(arguments)
-                summary.error = error_text(error, program)
-                code = _fail(
+                summary.error = format_error(error, program)
+                code = _report_failure(
                     error, program, verbose=verbose or bool(os.environ.get(TRACEBACK_VARIABLE))
                 )
-        if stop.code is not None:
-            word = "interrupted" if stop.code is ExitCode.INTERRUPTED else "terminated"
-            summary.error = "; ".join([word, *notes]) + _AFTER_A_STOP.get(name, "")
-            _complain(summary.error)
-            code = stop.code
+        if signals.code is not None:
+            cause = "interrupted" if signals.code is ExitCode.INTERRUPTED else "terminated"
+            summary.error = "; ".join([cause, *notes]) + _STOP_HINTS.get(name, "")
+            _print_run_error(summary.error)
+            code = signals.code
         return _write_summary(summary, code, program)
 
 
@@ -344,35 +344,35 @@ def _write_summary(summary: RunSummary, code: int, program: str) -> int:
     try:
         summary.write(code, ExitCode(code).name.lower())
     except (OSError, KafkaIndexError) as error:
-        failed = _fail(error, program, verbose=False)
-        return ExitCode.first([ExitCode(code), failed])
+        summary_code = _report_failure(error, program, verbose=False)
+        return ExitCode.first(ExitCode(code), summary_code)
     return code
 
 
-def _fail(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
+def _report_failure(error: BaseException, program: str, *, verbose: bool) -> ExitCode:
     if isinstance(error, BrokenPipeError):
-        _forget_stdout()
+        _redirect_stdout_to_devnull()
         return ExitCode.NO_READER
     if isinstance(error, click.exceptions.NoArgsIsHelpError):
         click.echo(error.format_message(), err=True)
         return ExitCode.USAGE
-    code = ExitCode.of_run(error)
+    code = ExitCode.from_error(error)
     if verbose and not isinstance(error, click.ClickException):
-        text = "".join(traceback.format_exception(error))
+        formatted_traceback = "".join(traceback.format_exception(error))
         with contextlib.suppress(OSError):
-            sys.stderr.write(hide_passwords(text))
-    _complain(error_text(error, program))
+            sys.stderr.write(hide_passwords(formatted_traceback))
+    _print_run_error(format_error(error, program))
     try:
         sys.stdout.flush()
     except OSError:
-        _forget_stdout()
+        _redirect_stdout_to_devnull()
     return code
 
 
-def _complain(text: str) -> None:
+def _print_run_error(message: str) -> None:
     # If stderr is closed or its disk is full, the exit code still reports the failure.
     with contextlib.suppress(OSError):
-        print_error(text)
+        print_error(message)
 
 
 def _open_missing_streams() -> None:
@@ -384,15 +384,14 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(
-                os.devnull, os.O_RDWR
-            )  # os.open returns the lowest free descriptor, which is this one.
+            # os.open returns the lowest free descriptor, which is the closed one.
+            os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
             setattr(sys, name, open(descriptor, mode, encoding="utf-8", closefd=False))  # noqa: SIM115, because it lives as long as the process
 
 
-def _forget_stdout() -> None:
+def _redirect_stdout_to_devnull() -> None:
     """Prevent the interpreter from flushing to a closed pipe or full disk at exit."""
     with contextlib.suppress(OSError, ValueError):
         devnull = os.open(os.devnull, os.O_WRONLY)
@@ -400,7 +399,7 @@ def _forget_stdout() -> None:
         os.close(devnull)
 
 
-_SOON_SECONDS = 0.01
+_RESEND_DELAY_SECONDS = 0.01
 
 
 class _Terminated(BaseException):
@@ -408,12 +407,12 @@ class _Terminated(BaseException):
 
 
 class _StopSignals:
-    """Raises SIGINT and SIGTERM as exceptions in the main thread, and keeps the first exit code.
+    """Raises SIGINT and SIGTERM as exceptions in the main thread, and stores the first exit code.
 
-    A context manager. The exception may be replaced by an error of the Spark connection that it
-    broke; the exit code remains. An exception that is lost, as in a finalizer, is raised again.
-    After `is_over`, signals are ignored. If SIGINT was ignored from the start, as in a shell's
-    background job, it stays ignored. SIGTERM is always handled.
+    A context manager. An exception may break the Spark connection, whose error then replaces the
+    exception; `code` remains. An exception that is lost, as in a finalizer, is raised again.
+    Signals are ignored if `is_over` is set. If SIGINT was ignored from the start, as in a shell's
+    background job, SIGINT stays ignored. SIGTERM is always handled.
     """
 
     def __init__(self) -> None:
@@ -423,18 +422,18 @@ class _StopSignals:
         self._previous_hook = sys.unraisablehook
 
     def __enter__(self) -> Self:
-        sys.unraisablehook = self._on_lost
+        sys.unraisablehook = self._on_unraisable
         if threading.current_thread() is threading.main_thread():
-            acts: dict[signal.Signals, Any] = {signal.SIGTERM: self._on_terminate}
+            handlers: dict[signal.Signals, Any] = {signal.SIGTERM: self._on_terminate}
             if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-                acts[signal.SIGINT] = self._on_interrupt
-            for number, act in acts.items():
-                self._previous[number] = signal.signal(number, act)
+                handlers[signal.SIGINT] = self._on_interrupt
+            for number, handler in handlers.items():
+                self._previous[number] = signal.signal(number, handler)
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number, act in self._previous.items():
-            signal.signal(number, act)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
         sys.unraisablehook = self._previous_hook
 
     def _on_interrupt(self, _number: int, _frame: FrameType | None) -> None:
@@ -443,24 +442,24 @@ class _StopSignals:
             raise KeyboardInterrupt
 
     def _on_terminate(self, _number: int, _frame: FrameType | None) -> None:
-        # Only once: a second signal must not interrupt the cleanup.
+        # A second signal must not interrupt the cleanup.
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if not self.is_over:
             self.code = self.code or ExitCode.TERMINATED
             raise _Terminated
 
-    def _on_lost(self, lost: Any) -> None:
+    def _on_unraisable(self, unraisable: Any) -> None:
         """Raise a lost signal exception again soon; print other unraisable exceptions as usual."""
-        if isinstance(lost.exc_value, _Terminated):
+        if isinstance(unraisable.exc_value, _Terminated):
             signal.signal(signal.SIGTERM, self._on_terminate)
-            _thread.start_new_thread(_send_soon, (signal.SIGTERM,))
-        elif isinstance(lost.exc_value, KeyboardInterrupt):
-            _thread.start_new_thread(_send_soon, (signal.SIGINT,))
+            _thread.start_new_thread(_resend_signal, (signal.SIGTERM,))
+        elif isinstance(unraisable.exc_value, KeyboardInterrupt):
+            _thread.start_new_thread(_resend_signal, (signal.SIGINT,))
         else:
-            self._previous_hook(lost)
+            self._previous_hook(unraisable)
 
 
-def _send_soon(number: signal.Signals) -> None:
+def _resend_signal(number: signal.Signals) -> None:
     """Send this process a signal after the main thread has left the current hook."""
-    time.sleep(_SOON_SECONDS)
+    time.sleep(_RESEND_DELAY_SECONDS)
     os.kill(os.getpid(), number)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MonitoredBackup(BackupRequest):
-    """The request, the interval, and the files for monitoring."""
+    """A `backup` request with the interval and the files for monitoring."""
 
     every: timedelta | None = parameter(
         DurationKind(),
@@ -65,7 +65,7 @@ class MonitoredBackup(BackupRequest):
     def __post_init__(self) -> None:
         super(MonitoredBackup, self).__post_init__()
         if self.every is not None and self.cut_at is not None:
-            self.refuse("{every} and {cut_at} exclude each other")
+            self.refuse("{every} and {cut_at} are mutually exclusive")
 
 
 def _run(spec: CommandSpec, request: MonitoredBackup, options: RunOptions) -> int:
@@ -94,7 +94,7 @@ def _run(spec: CommandSpec, request: MonitoredBackup, options: RunOptions) -> in
 make_backup = partial(derive, replace(BACKUP, request=MonitoredBackup), run=_run)
 
 
-_HELP = """List, verify and expire the backups of a repository.
+_BACKUPS_HELP = """List, verify and expire the backups of a repository.
 
     `kafka-index backup` makes backups. `restore` and every command that reads logs read a backup
     with `--input backup:URI` (the newest), `backup:URI@TIME` or `backup:URI@ID`.
@@ -108,20 +108,20 @@ def _run_backups(spec: CommandSpec, request: Request, options: RunOptions) -> in
         table, as_json = result.printed_rows, options.as_json
         stream = options.verbosity.stdout if result.ok else sys.stdout
         output = TablePrinter(stream, as_json=as_json)
-        for batch in (table if as_json else _readable(table)).to_batches():
+        for batch in (table if as_json else _format_columns(table)).to_batches():
             output.rows(batch)
         return True
 
     return run_request(spec, request, replace(options, as_json=False), print_rows=print_rows)
 
 
-def _readable(rows: pa.Table) -> pa.Table:
+def _format_columns(rows: pa.Table) -> pa.Table:
     """Add units, convert lists to text, and drop empty columns."""
     import pyarrow as pa  # noqa: PLC0415, slow to import
 
     from kafka_index.core.format.human import format_bytes, format_seconds  # noqa: PLC0415, as above
 
-    def text(name: str, value: Any) -> str | None:
+    def format_cell(name: str, value: Any) -> str | None:
         if value is None:
             return None
         if name.endswith("_ms"):
@@ -133,12 +133,14 @@ def _readable(rows: pa.Table) -> pa.Table:
         return value.isoformat(timespec="seconds") if hasattr(value, "isoformat") else str(value)
 
     columns = {
-        name.removesuffix("_ms"): [text(name, value) for value in rows[name].to_pylist()]
+        name.removesuffix("_ms"): [format_cell(name, value) for value in rows[name].to_pylist()]
         for name in rows.column_names
         if name != "opened"
     }
-    kept = {name: texts for name, texts in columns.items() if any(one is not None for one in texts)}
-    return pa.table({name: pa.array(texts, pa.string()) for name, texts in kept.items()})
+    columns = {
+        name: cells for name, cells in columns.items() if any(cell is not None for cell in cells)
+    }
+    return pa.table({name: pa.array(cells, pa.string()) for name, cells in columns.items()})
 
 
 def make_backups(*, as_job: bool) -> click.Group:
@@ -147,7 +149,7 @@ def make_backups(*, as_job: bool) -> click.Group:
     return click.Group(
         "backups",
         {spec.name.split()[-1]: derive(spec, as_job=as_job, run=_run_backups) for spec in specs},
-        help=_HELP,
+        help=_BACKUPS_HELP,
         context_settings={"help_option_names": ["-h", "--help"]},
         epilog=f"Documentation: {help_page('backup')}",
         subcommand_metavar="COMMAND [ARGS]...",

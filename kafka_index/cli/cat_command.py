@@ -31,8 +31,8 @@ class _FormatKind(TextKind):
         text = super().convert(value, name, now)
         if text not in (_TEXT, _JSON) and "%" not in text:
             raise ConfigError(
-                f"{name} is not a format",
-                expected=r"text, json, or tokens such as '%o %k %s\n'",
+                f"{name} is invalid",
+                expected=r"text, json, or a template with tokens such as '%o %k %s\n'",
                 found=text,
             )
         return text
@@ -40,24 +40,29 @@ class _FormatKind(TextKind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedCat(CatRequest):
-    """The request, and how the records are printed."""
+    """A `cat` request with output options."""
 
     form: str = parameter(
         _FormatKind("text|json|FORMAT"),
         Group.OUTPUT,
-        "Print a table, JSON lines, or a format with kcat's tokens.",
+        "Print a table, JSON lines, or a template with kcat's tokens.",
         "--format",
         "-f",
         default=_TEXT,
     )
     names_null: bool = parameter(
-        FlagKind(), Group.OUTPUT, "Print null as NULL in a format.", "--null", "-Z", default=False
+        FlagKind(),
+        Group.OUTPUT,
+        "Print null as NULL; requires a template in --format.",
+        "--null",
+        "-Z",
+        default=False,
     )
 
     def __post_init__(self) -> None:
         super(PrintedCat, self).__post_init__()
         if self.names_null and not self.is_template:
-            self.refuse("{names_null} requires a {form} with tokens: text and json have null")
+            self.refuse("{names_null} requires a template in {form}")
 
     @property
     def is_template(self) -> bool:
@@ -66,14 +71,14 @@ class PrintedCat(CatRequest):
 
 
 def _run(spec: CommandSpec, request: PrintedCat, options: RunOptions) -> int:
-    from kafka_index.cli.record_template import ends_lines  # noqa: PLC0415, slow to import
+    from kafka_index.cli.record_template import prints_line_breaks  # noqa: PLC0415, slow to import
     from kafka_index.cli.record_text import print_records  # noqa: PLC0415, slow to import
     from kafka_index.cli.terminal import print_log  # noqa: PLC0415, slow to import
 
-    text = _printer(request)
+    text = _create_printer(request)
     is_quiet = options.verbosity is Verbosity.QUIET
-    if request.is_template and not (is_quiet or ends_lines(request.form)):
-        print_log(r"the format ends no line: add \n to it")
+    if request.is_template and not (is_quiet or prints_line_breaks(request.form)):
+        print_log(r"the template of --format has no line break; append \n to the template")
 
     def print_rows(result: TopicRecords, _progress: ProgressListener) -> bool:
         print_records(result, text)
@@ -82,17 +87,17 @@ def _run(spec: CommandSpec, request: PrintedCat, options: RunOptions) -> int:
     return run_request(spec, request, options, print_rows=print_rows)
 
 
-def _printer(request: PrintedCat) -> RecordPrinter:
-    """Return the formatter, and configure the error handler of stdout for it."""
+def _create_printer(request: PrintedCat) -> RecordPrinter:
+    """Create the formatter, and configure the error handler of stdout for its output."""
     from kafka_index.cli.record_template import BYTES_AS_TEXT, RecordTemplate  # noqa: PLC0415, slow to import
-    from kafka_index.cli.record_text import FoundText  # noqa: PLC0415, slow to import
+    from kafka_index.cli.record_text import PartitionedRecordText  # noqa: PLC0415, slow to import
     from kafka_index.cli.terminal import escape_on_stdout  # noqa: PLC0415, slow to import
 
     if not request.is_template:
         escape_on_stdout()
-        return FoundText(as_json=request.form == _JSON, values=BytesForm.TEXT)
+        return PartitionedRecordText(as_json=request.form == _JSON, values=BytesForm.TEXT)
     template = RecordTemplate(
-        request.form, names_null=request.names_null, is_shown=sys.stdout.isatty()
+        request.form, names_null=request.names_null, is_terminal=sys.stdout.isatty()
     )
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(encoding="utf-8", errors=BYTES_AS_TEXT)

@@ -25,7 +25,7 @@ from kafka_index.cli.exit_status import ExitCode, option_name, run_summary
 from kafka_index.cli.terminal import Verbosity, announce_compilation, print_error, print_log
 from kafka_index.core.errors import ConfigError, InputError, help_page, plural
 from kafka_index.core.format.uri_passwords import refuse_passwords
-from kafka_index.core.job.engine import Engine, Listener, ThreadEngine
+from kafka_index.core.job.engine import Engine, ThreadEngine
 from kafka_index.core.job.request import (
     ArgumentError,
     CommandSpec,
@@ -34,7 +34,7 @@ from kafka_index.core.job.request import (
     OptionSpec,
     Parameter,
     Request,
-    function_at,
+    import_object,
     naming,
     parameters,
 )
@@ -51,10 +51,10 @@ if TYPE_CHECKING:
 PATHS = "inputs"
 #: The argument that takes further paths of an option with several values.
 MORE_PATHS = "more_paths"
-# Includes values that are not just a path, such as TIME|FILE or KEYID=PEM.
-_PLACES = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
-# Longer option names get their own line in the help.
-_NAMES_WIDTH = 30
+# Metavars of path options, including values that contain a path, such as TIME|FILE or KEYID=PEM.
+_PATH_METAVARS = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
+# In the help, longer option names get their own line.
+_MAX_NAMES_WIDTH = 30
 
 
 class Option(click.Option):
@@ -80,13 +80,15 @@ class Command(click.Command):
         """Write the options by group, with all help texts aligned."""
         groups: dict[Group, list[tuple[str, str]]] = {}
         for parameter in self.get_params(ctx):
-            record = parameter.get_help_record(ctx)
-            if record is not None and isinstance(parameter, click.Option):
+            help_record = parameter.get_help_record(ctx)
+            if help_record is not None and isinstance(parameter, click.Option):
                 # click's own option is --help.
                 group = parameter.group if isinstance(parameter, Option) else Group.HELP
-                groups.setdefault(group, []).append(record)
-        short = (len(names) for rows in groups.values() for names, _ in rows)
-        width = max((each for each in short if each <= _NAMES_WIDTH), default=0)
+                groups.setdefault(group, []).append(help_record)
+        name_widths = (len(names) for rows in groups.values() for names, _ in rows)
+        width = max(
+            (name_width for name_width in name_widths if name_width <= _MAX_NAMES_WIDTH), default=0
+        )
         for group in filter(groups.__contains__, Group):
             with formatter.section(group.value):
                 formatter.write_dl(
@@ -96,28 +98,28 @@ class Command(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments; click would silently use the last of repeated values."""
         try:
-            values, _, given = self.make_parser(ctx).parse_args(args=list(args))
+            values, _, parsed_parameters = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
             # No callback has run, so `_summary` would still belong to an earlier run.
             _open_summary(args)
             if isinstance(error, click.BadOptionUsage):
-                # click does not set the command of the option that lacks its value.
+                # click does not set the command if an option lacks its value.
                 raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
             raise
         if not ctx.resilient_parsing:
             _refuse_passwords(ctx, values)
-        counts = Counter(id(parameter) for parameter in given)
-        for parameter in given:
+        counts = Counter(id(parameter) for parameter in parsed_parameters)
+        for parameter in parsed_parameters:
             if not isinstance(parameter, click.Option):
                 continue
-            takes_one = not (parameter.multiple or parameter.is_flag)
-            if takes_one and counts[id(parameter)] > 1 and not ctx.resilient_parsing:
+            has_single_value = not (parameter.multiple or parameter.is_flag)
+            if has_single_value and counts[id(parameter)] > 1 and not ctx.resilient_parsing:
                 name = option_name(parameter)
-                raise click.UsageError(f"{name} is given more than once, and takes one value", ctx)
-        rest = super().parse_args(ctx, args)
+                raise click.UsageError(f"{name} may be given only once", ctx)
+        remaining_args = super().parse_args(ctx, args)
         if more := ctx.params.pop(MORE_PATHS, None):
             ctx.params[PATHS] = (*ctx.params[PATHS], *more)
-        return rest
+        return remaining_args
 
     def invoke(self, ctx: click.Context) -> object:
         summary = run_summary()
@@ -134,7 +136,7 @@ class Command(click.Command):
             with reading_inputs(follow_links=ctx.params.get("follow_links", True)):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
-            code = add_unread(code)
+            code = report_unread_files(code)
         return code
 
 
@@ -149,22 +151,24 @@ def _open_summary(args: Sequence[str]) -> None:
 
 def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None:
     """Reject URIs with passwords in all path options before any is opened."""
-    for parameter in _places(context.command):
-        given = values.get(parameter.name or "")
+    for parameter in _path_parameters(context.command):
+        value = values.get(parameter.name or "")
         try:
-            refuse_passwords(given if isinstance(given, tuple | list) else [given])
+            refuse_passwords(value if isinstance(value, tuple | list) else [value])
         except InputError as error:
             name = option_name(parameter) if isinstance(parameter, click.Option) else "PATH"
             raise click.UsageError(f"{name}: {error}", context) from None
 
 
-def _places(command: click.Command) -> list[click.Parameter]:
+def _path_parameters(command: click.Command) -> list[click.Parameter]:
     return [
-        each for each in command.params if _PLACES.search(each.metavar or "") or each.nargs == -1
+        parameter
+        for parameter in command.params
+        if _PATH_METAVARS.search(parameter.metavar or "") or parameter.nargs == -1
     ]
 
 
-def count_unread() -> list[Skipped]:
+def count_unread_files() -> list[Skipped]:
     """Add unread files to the summary, once; return them."""
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
 
@@ -173,7 +177,7 @@ def count_unread() -> list[Skipped]:
     return files
 
 
-def add_unread(code: int) -> ExitCode:
+def report_unread_files(code: int) -> ExitCode:
     """Print unread files that no result has reported; return the exit code including them."""
     from kafka_index.core.fs.inputs import (  # noqa: PLC0415, slow to import
         BAD_CHECKPOINT,
@@ -182,43 +186,43 @@ def add_unread(code: int) -> ExitCode:
         NOT_A_FILE,
     )
 
-    files = count_unread()
+    files = count_unread_files()
     if not files:
         return ExitCode(code)
     for reason, text, hint in (
-        (NOT_A_FILE, "not read because they are not regular files: ", ""),
-        (BROKEN_LINK, "not read because they are links without a target: ", ""),
-        (BAD_CHECKPOINT, "checkpoints that a broker cannot read: ", ""),
+        (NOT_A_FILE, "entries that are not regular files were skipped: ", ""),
+        (BROKEN_LINK, "links without a target were skipped: ", ""),
+        (BAD_CHECKPOINT, "a broker cannot read these checkpoints: ", ""),
         (
             LINKED_OUT,
-            "not read because they are links that point outside the input: ",
-            "; --follow-links reads their targets",
+            "links that point outside the input were skipped: ",
+            "; give --follow-links to read link targets",
         ),
     ):
-        found = [each for each in files if each.reason == reason]
-        if found:
-            print_error(f"{text}{_first_of(found)}{hint}")
-    return ExitCode.first([ExitCode(code), ExitCode.DAMAGE])
+        files_of_reason = [file for file in files if file.reason == reason]
+        if files_of_reason:
+            print_error(f"{text}{_format_files(files_of_reason)}{hint}")
+    return ExitCode.first(ExitCode(code), ExitCode.DAMAGE)
 
 
-def _first_of(files: Sequence[Skipped]) -> str:
+def _format_files(files: Sequence[Skipped]) -> str:
     more = f" and {plural(len(files) - 1, 'other')}" if len(files) > 1 else ""
     return f"{files[0].shown}{more}"
 
 
 # Masters accepted by Spark (SparkContext.createTaskScheduler, SparkSubmit), and Connect servers.
-_COUNT = r"\s*(?:\*|[0-9]+)\s*"
+_THREAD_COUNT = r"\s*(?:\*|[0-9]+)\s*"
 _MASTER = re.compile(
-    rf"local(?:\[{_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
+    rf"local(?:\[{_THREAD_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
     r"|(?:spark|k8s|sc)://.+"
 )
 
 
 def report_parameter(rows: str, *, has_page: bool) -> click.Option:
     """Return ``--report``, whose value is validated before the run starts."""
-    endings = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
+    formats = ".parquet, .json (JSON lines)" + (", .csv or .html" if has_page else " or .csv")
 
-    def checked(value: str | None) -> str | None:
+    def validate_path(value: str | None) -> str | None:
         if value is None:
             return None
         from kafka_index.core.output.report_file import PAGE_SUFFIX, check_report_path  # noqa: PLC0415, slow to import
@@ -236,9 +240,9 @@ def report_parameter(rows: str, *, has_page: bool) -> click.Option:
     return Option(
         ["--report"],
         Group.OUTPUT,
-        parse=checked,
+        parse=validate_path,
         metavar="FILE",
-        help=f"Write {rows} to FILE: {endings}.",
+        help=f"Write {rows} to FILE: {formats}.",
     )
 
 
@@ -256,24 +260,16 @@ class SparkEngine:
         command: str,
         *,
         after_failure: str,
-        listener: Listener | None = None,
-        tasks: int = 0,
-        inputs: Sequence[str] = (),
-        outputs: Sequence[str] = (),
+        **parameters: Any,
     ) -> Iterator[SparkWorkers]:
-        """Start a session, check the executors, and return its workers.
-
-        The parameters are documented in `kafka_index.core.job.Engine.start`.
-        """
+        """Start a session and check the executors; for the parameters, see `Engine.start`."""
         from kafka_index.spark.session import open_session  # noqa: PLC0415, PySpark
 
         name = f"kafka-index {command}"
         with open_session(self.master, name, after_failure=after_failure) as session:
             from kafka_index.spark.workers import session_workers  # noqa: PLC0415, PySpark
 
-            with session_workers(
-                session, listener=listener, tasks=tasks, inputs=inputs, outputs=outputs
-            ) as workers:
+            with session_workers(session, **parameters) as workers:
                 yield workers
 
 
@@ -288,7 +284,7 @@ def engine_parameters() -> list[click.Parameter]:
             help="Run in threads of this process, or on Spark.",
         ),
         Option(
-            ["--master"], Group.ENGINE, metavar="URL", help="Spark master, with --engine spark."
+            ["--master"], Group.ENGINE, metavar="URL", help="Spark master; requires --engine spark."
         ),
         Option(
             ["--threads"],
@@ -300,7 +296,7 @@ def engine_parameters() -> list[click.Parameter]:
     ]
 
 
-def engine_of(name: str, master: str | None, threads: str | None) -> Engine:
+def parse_engine(name: str, master: str | None, threads: str | None) -> Engine:
     """Return the engine; reject options of the other engine, and a malformed master."""
     if master is not None and name != "spark":
         raise click.UsageError("--master requires --engine spark")
@@ -327,7 +323,7 @@ def verbosity_parameters() -> list[click.Parameter]:
     ]
 
 
-def verbosity_of(quiet: bool, verbose: bool) -> Verbosity:  # noqa: FBT001, because they are flags
+def parse_verbosity(quiet: bool, verbose: bool) -> Verbosity:  # noqa: FBT001, because they are flags
     """Return the verbosity; reject both options together."""
     if quiet and verbose:
         raise click.UsageError("--quiet and --verbose are mutually exclusive")
@@ -337,9 +333,7 @@ def verbosity_of(quiet: bool, verbose: bool) -> Verbosity:  # noqa: FBT001, beca
 def storage_option() -> click.Option:
     """Return the option that configures the stores of this process."""
 
-    def configured(
-        context: click.Context, _option: click.Parameter, value: tuple[str, ...]
-    ) -> None:
+    def configure(context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> None:
         if context.resilient_parsing:
             # The shell requests completions.
             return
@@ -355,7 +349,7 @@ def storage_option() -> click.Option:
         ["--storage-option"],
         Group.STORAGE,
         multiple=True,
-        callback=configured,
+        callback=configure,
         expose_value=False,
         metavar="KEY=VALUE",
         help="Option of the object store, such as region=eu-west-1. KEY=@FILE reads a secret from "
@@ -364,7 +358,7 @@ def storage_option() -> click.Option:
 
 
 def summary_option() -> click.Option:
-    def opened(context: click.Context, _option: click.Parameter, value: str | None) -> None:
+    def open_summary(context: click.Context, _option: click.Parameter, value: str | None) -> None:
         if value is not None and not context.resilient_parsing:
             try:
                 run_summary().open(value)
@@ -378,24 +372,24 @@ def summary_option() -> click.Option:
         # Eager, so that --summary also reports errors in other options.
         is_eager=True,
         expose_value=False,
-        callback=opened,
+        callback=open_summary,
         help="Write a summary to FILE, or to stdout (-), as one JSON object: counts, bytes, "
         "seconds, paths, run ID and versions.",
     )
 
 
-#: Maximum completion time, since a folder may be on a network.
-WAIT_SECONDS = 1.0
-# Prefixes of metavars that are paths; further paths of an option have no metavar.
-_PATH_NAMES = ("PATH", "FILE", "DIR", "URI")
+#: Maximum completion time, since a folder may be on a network file system.
+COMPLETION_TIMEOUT_SECONDS = 1.0
+# Further paths of an option have no metavar.
+_PATH_METAVAR_PREFIXES = ("PATH", "FILE", "DIR", "URI")
 
 
 def complete_paths(command: click.Command) -> None:
     """Enable completion for a command's options and arguments that are paths."""
     for parameter in command.params:
         is_plain = isinstance(parameter.type, click.types.StringParamType)
-        names_path = (parameter.metavar or "").startswith(_PATH_NAMES)
-        if is_plain and (names_path or parameter.metavar == ""):
+        is_path = (parameter.metavar or "").startswith(_PATH_METAVAR_PREFIXES)
+        if is_plain and (is_path or parameter.metavar == ""):
             parameter.type = click.Path()
 
 
@@ -404,7 +398,7 @@ def complete_topic(
 ) -> list[str]:
     """Return the topics below the local folders that precede on the command line."""
     # Parsing stops at the option without a value; further paths are in context.args.
-    names = _topics_below([*(context.params.get(PATHS) or ()), *context.args])
+    names = _list_topics([*(context.params.get(PATHS) or ()), *context.args])
     return [name for name in names if name.startswith(incomplete)]
 
 
@@ -412,42 +406,42 @@ def complete_topics(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[str]:
     """Complete the last alternative of a topic pattern."""
-    before, bar, last = incomplete.rpartition("|")
-    return [f"{before}{bar}{name}" for name in complete_topic(context, parameter, last)]
+    prefix, separator, last_alternative = incomplete.rpartition("|")
+    return [
+        f"{prefix}{separator}{name}"
+        for name in complete_topic(context, parameter, last_alternative)
+    ]
 
 
-def _topics_below(paths: Sequence[str]) -> list[str]:
-    """Return topics of partition directories, and of partition directories in data directories.
-
-    Returns the names found so far when the time limit is reached.
-    """
+def _list_topics(paths: Sequence[str]) -> list[str]:
+    """List the topics of partition directories and of data directories, within the time limit."""
     from kafka_index.core.format.names import parse_partition_directory  # noqa: PLC0415, slow to import
 
-    found: set[str] = set()
+    topics: set[str] = set()
     folders = [os.path.expanduser(path) for path in paths if "://" not in path]
-    reader = threading.Thread(
-        target=_collect_topics, args=[folders, parse_partition_directory, found], daemon=True
+    thread = threading.Thread(
+        target=_collect_topics, args=[folders, parse_partition_directory, topics], daemon=True
     )
-    reader.start()
-    reader.join(WAIT_SECONDS)
-    return sorted(found.copy())
+    thread.start()
+    thread.join(COMPLETION_TIMEOUT_SECONDS)
+    return sorted(topics.copy())
 
 
 def _collect_topics(
-    folders: Sequence[str], parse: Callable[[str], TopicPartition | None], found: set[str]
+    folders: Sequence[str], parse: Callable[[str], TopicPartition | None], topics: set[str]
 ) -> None:
     for folder in folders:
         for path in glob.iglob(folder) if glob.has_magic(folder) else [folder]:
             with contextlib.suppress(OSError), os.scandir(path) as entries:
                 is_data_directory = False
-                for partition in map(parse, (each.name for each in entries)):
+                for partition in map(parse, (entry.name for entry in entries)):
                     if partition is not None:
                         is_data_directory = True
-                        found.add(partition.topic)
+                        topics.add(partition.topic)
                 # The name of a data directory may look like the name of a partition.
-                own = parse(os.path.basename(os.path.abspath(path)))
-                if own is not None and not is_data_directory:
-                    found.add(own.topic)
+                path_partition = parse(os.path.basename(os.path.abspath(path)))
+                if path_partition is not None and not is_data_directory:
+                    topics.add(path_partition.topic)
 
 
 _COMPLETIONS = {"topics": complete_topics, "topic": complete_topic}
@@ -476,37 +470,43 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         raise ValueError(f"{spec.name} does not run as a job")
     fields = parameters(spec.request)
     click_names: dict[str, list[str]] = {}
-    shown: list[click.Parameter] = []
-    for field, one in fields.items():
-        own = list(_click_parameters(field, one))
-        click_names[field] = [each.name or "" for each in own if each.name != MORE_PATHS]
-        shown += own
+    click_parameters: list[click.Parameter] = []
+    for field, parameter in fields.items():
+        field_parameters = list(_click_parameters(field, parameter))
+        click_names[field] = [
+            click_parameter.name or ""
+            for click_parameter in field_parameters
+            if click_parameter.name != MORE_PATHS
+        ]
+        click_parameters += field_parameters
     # An argument with several values takes all remaining values, so it comes last.
-    shown.sort(key=lambda each: not isinstance(each, _Argument))
+    click_parameters.sort(key=lambda parameter: not isinstance(parameter, _Argument))
     has_engine = spec.has_engine and not as_job
-    shown += engine_parameters() if has_engine else []
-    shown += [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
+    click_parameters += engine_parameters() if has_engine else []
+    click_parameters += (
+        [report_parameter(spec.report_rows, has_page=spec.has_page)] if spec.report else []
+    )
     if spec.has_json:
-        shown.append(Option(["--json"], Group.OUTPUT, is_flag=True, help=spec.json_help))
-    shown += [*verbosity_parameters(), storage_option(), summary_option()]
+        click_parameters.append(Option(["--json"], Group.OUTPUT, is_flag=True, help=spec.json_help))
+    click_parameters += [*verbosity_parameters(), storage_option(), summary_option()]
 
     def run_with_options(**values: Any) -> int:
         options = RunOptions(
-            engine_of(*(values.pop(name) for name in ("engine", "master", "threads")))
+            parse_engine(*(values.pop(name) for name in ("engine", "master", "threads")))
             if has_engine
             else SparkEngine()
             if as_job
-            else engine_of("local", None, None),
-            verbosity_of(values.pop("quiet"), values.pop("verbose")),
+            else parse_engine("local", None, None),
+            parse_verbosity(values.pop("quiet"), values.pop("verbose")),
             values.pop("report", None),
             bool(values.pop("json", False)),
         )
-        request = _build(spec.request, fields, click_names, values)
+        request = _build_request(spec.request, fields, click_names, values)
         try:
             return (run or run_request)(spec, request, options)
         except ArgumentError as error:
             # For example an option that does not apply to the files.
-            error.name_fields(partial(_name_of, fields))
+            error.name_fields(partial(_format_field_name, fields))
             raise click.UsageError(str(error)) from error
 
     examples = inspect.cleandoc(
@@ -516,7 +516,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         spec.name,
         {"help_option_names": ["-h", "--help"]},
         run_with_options,
-        shown,
+        click_parameters,
         help=f"{inspect.cleandoc(spec.help)}\n\n\b\nExamples:\n{indent(examples, '  ')}",
         epilog=f"Documentation: {help_page(spec.page or spec.name)}",
         options_metavar=spec.usage,
@@ -530,18 +530,18 @@ class _Argument(click.Argument):
         return []
 
 
-def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
-    if one.is_argument:
+def _click_parameters(field: str, parameter: Parameter) -> Iterable[click.Parameter]:
+    if parameter.is_argument:
         yield _Argument(
             [field],
-            nargs=-1 if one.kind.is_multiple else 1,
-            required=one.default is MISSING,
-            metavar=one.metavar or one.kind.metavar,
-            shell_complete=_COMPLETIONS.get(one.kind.completes or ""),
+            nargs=-1 if parameter.kind.is_multiple else 1,
+            required=parameter.default is MISSING,
+            metavar=parameter.metavar or parameter.kind.metavar,
+            shell_complete=_COMPLETIONS.get(parameter.kind.completes or ""),
         )
         return
-    names = one.names or (f"--{field.replace('_', '-')}",)
-    for number, option in enumerate(one.kind.options(one, names)):
+    names = parameter.names or (f"--{field.replace('_', '-')}",)
+    for number, option in enumerate(parameter.kind.options(parameter, names)):
         name = PATHS if option.takes_more else field if number == 0 else f"{field}_{number}"
         yield _click_option(name, option)
         if option.takes_more:
@@ -549,15 +549,15 @@ def _click_parameters(field: str, one: Parameter) -> Iterable[click.Parameter]:
 
 
 def _click_option(name: str, option: OptionSpec) -> Option:
-    text = option.help
+    help_text = option.help
     if option.default is not None:
-        text = f"{text}  [default: {option.default}]"
+        help_text = f"{help_text}  [default: {option.default}]"
     # If is_flag is False, click would make the option's value optional.
     attributes: dict[str, Any] = {"is_flag": True} if option.is_flag else {}
     return Option(
         [*option.names, name],
         option.group,
-        help=text,
+        help=help_text,
         metavar=option.metavar if not (option.is_flag or option.choices) else None,
         multiple=option.is_multiple,
         **attributes,
@@ -566,15 +566,15 @@ def _click_option(name: str, option: OptionSpec) -> Option:
     )
 
 
-def _name_of(fields: Mapping[str, Parameter], field: str) -> str:
-    one = fields[field]
-    if one.is_argument:
-        return one.metavar or one.kind.metavar or field.upper()
-    return next(iter(one.names), f"--{field.replace('_', '-')}")
+def _format_field_name(fields: Mapping[str, Parameter], field: str) -> str:
+    parameter = fields[field]
+    if parameter.is_argument:
+        return parameter.metavar or parameter.kind.metavar or field.upper()
+    return next(iter(parameter.names), f"--{field.replace('_', '-')}")
 
 
-def _build(
-    kind: type[Request],
+def _build_request(
+    request_class: type[Request],
     fields: Mapping[str, Parameter],
     click_names: Mapping[str, list[str]],
     values: Mapping[str, Any],
@@ -583,35 +583,37 @@ def _build(
 
     Raises `click.UsageError` with option names.
     """
-    name_of = partial(_name_of, fields)
+    format_name = partial(_format_field_name, fields)
     try:
-        given = {}
-        for field, one in fields.items():
+        field_values = {}
+        for field, parameter in fields.items():
             # click passes False for an absent flag, and () for an absent repeated option.
-            found = [
+            option_values = [
                 None if (value := values.get(name)) is False or value == () else value
                 for name in click_names[field]
             ]
-            if any(value is not None for value in found):
-                with naming(name_of(field)):
-                    given[field] = one.kind.combine(found)
-        request = kind.build(given, name_of=name_of, now=run_summary().started_ms)
+            if any(value is not None for value in option_values):
+                with naming(format_name(field)):
+                    field_values[field] = parameter.kind.combine(option_values)
+        request = request_class.build(
+            field_values, name_of=format_name, now=run_summary().started_ms
+        )
     except (ConfigError, InputError) as error:
         raise click.UsageError(str(error)) from error
     for field in fields:
         value = getattr(request, field)
         if isinstance(value, KafkaSettings) and value.properties is not None:
-            _warn_of_unknown_settings(str(values[field]), value.properties)
+            _warn_about_unknown_settings(str(values[field]), value.properties)
     return request
 
 
-def _warn_of_unknown_settings(path: str, properties: Mapping[str, str]) -> None:
+def _warn_about_unknown_settings(path: str, properties: Mapping[str, str]) -> None:
     """Print a warning for properties in a settings file that are not broker settings."""
-    from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, of --config alone
+    from kafka_index.core.format.broker_settings import unknown_settings  # noqa: PLC0415, only for --config
 
-    for name, other in unknown_settings(properties).items():
-        hint = f"; is it {other}?" if other else ""
-        print_log(f"warning: {path}: {name} is not a setting, and has no effect{hint}")
+    for name, similar_name in unknown_settings(properties).items():
+        hint = f"; did you mean {similar_name}?" if similar_name else ""
+        print_log(f"warning: {path}: {name} is not a broker setting and has no effect{hint}")
 
 
 def run_request(
@@ -638,44 +640,43 @@ def run_for_result(
     work: Callable[..., Any] | None = None,
     print_rows: Callable[[Any, ProgressListener], bool] | None = None,
 ) -> Any:
-    """Run a command as `run_request` does; return its result.
-
-    `work` overrides `spec.work`.
-    """
+    """Run a command like `run_request`, and return its result; `work` overrides `spec.work`."""
     from kafka_index.cli.print_result import ProgressListener, print_result  # noqa: PLC0415, slow to import
 
     work = work or spec.work_on(options.engine)
-    columns: ReportSpec | None = None if spec.report is None else function_at(spec.report)
+    report_spec: ReportSpec | None = None if spec.report is None else import_object(spec.report)
     with ExitStack() as stack:
         report = None
-        if options.report is not None and columns is not None:
+        if options.report is not None and report_spec is not None:
             from kafka_index.core.output.report_file import ReportFile  # noqa: PLC0415, slow to import
 
             report = stack.enter_context(
-                ReportFile(options.report, columns.schema, _page_maker(spec.name, columns))
+                ReportFile(
+                    options.report, report_spec.schema, _page_factory(spec.name, report_spec)
+                )
             )
         with ProgressListener(options.verbosity) as progress:
             result: Result = work(request, options.engine, progress, report)
-            after_rows = print_rows is not None and print_rows(result, progress)
+            rows_printed = print_rows is not None and print_rows(result, progress)
         sys.stdout.flush()
         # Printed first, so that the result is not lost if writing the report fails.
         if options.as_json:
             sys.stdout.write(json.dumps(result.as_object()) + "\n")
             sys.stdout.flush()
         else:
-            print_result(result, progress, options.verbosity, after_rows=after_rows)
+            print_result(result, progress, options.verbosity, rows_printed=rows_printed)
         run_summary().add_result(result)
-        if report is not None and columns is not None and not report.is_published:
-            if not columns.is_streamed:
+        if report is not None and report_spec is not None and not report.is_published:
+            if not report_spec.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
-    # Count again, because writing the HTML page, the last step, can add unread files.
-    count_unread()
+    # Writing the HTML page, the last step, can add unread files.
+    count_unread_files()
     return result
 
 
-def _page_maker(command: str, columns: ReportSpec) -> Any:
-    """Return the page factory for a report, None if the command has no page."""
+def _page_factory(command: str, columns: ReportSpec) -> Any:
+    """Return the page factory for a report; None if the command has no page."""
     if columns.page is None:
         return None
     from kafka_index.cli.html.page import PageWriter  # noqa: PLC0415, slow to import

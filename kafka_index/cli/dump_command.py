@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedDump(DumpRequest):
-    """The request, and the output options."""
+    """A `dump` request with output options."""
 
     wide: bool = parameter(
         FlagKind(),
         Group.OUTPUT,
-        "Print all columns and full lines on a terminal, too.",
+        "Print all columns and full lines even on a terminal.",
         default=False,
     )
     as_json: bool = parameter(
@@ -33,13 +33,13 @@ class PrintedDump(DumpRequest):
     keys: BytesForm | None = parameter(
         ChoiceKind(BytesForm),
         Group.OUTPUT,
-        "With --records: how keys are printed.  [default: text]",
+        "How --records prints keys.  [default: text]",
         default=None,
     )
     values: BytesForm | None = parameter(
         ChoiceKind(BytesForm),
         Group.OUTPUT,
-        "With --records: how values and headers are printed.  [default: text]",
+        "How --records prints values and headers.  [default: text]",
         default=None,
     )
 

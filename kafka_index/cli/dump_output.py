@@ -36,15 +36,15 @@ _FLAGS = (
     (TIMESTAMP_TYPE_MASK, "append-time"),
     (DELETE_HORIZON_MASK, "horizon"),
 )
-_LINES_AT_A_TIME = 8192
+_LINES_PER_WRITE = 8192
 _GAP = "  "
 _NULL = "-"
 # Control characters and characters without a glyph.
-_CONTROLS = r"\p{C}"
-_WRITE_CHARS = 64 * 1024
+_CONTROL_CHARACTERS = r"\p{C}"
+_CHARS_PER_WRITE = 64 * 1024
 _ELLIPSIS = "…"
 # Columns printed as times.
-_TIMES = frozenset(
+_TIME_COLUMNS = frozenset(
     {
         "timestamp_ms",
         "base_timestamp_ms",
@@ -56,7 +56,7 @@ _TIMES = frozenset(
 )
 # The last millisecond of the year 9999.
 _LAST_TIME_MS = 253402300799999
-#: The columns of wide tables, most important first; all others precede them.
+#: The columns of wide tables, most important first; columns not in this list precede them.
 _RANKED = (
     "damage",
     "base_offset",
@@ -100,9 +100,9 @@ class TablePrinter:
         self._rows = AlignedRows(self._columns)
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        for start in range(0, batch.num_rows, _LINES_AT_A_TIME):
-            part = batch.slice(start, _LINES_AT_A_TIME)
-            lines = json_lines(part).to_pylist() if self._as_json else self._rows.lines(part)
+        for start in range(0, batch.num_rows, _LINES_PER_WRITE):
+            chunk = batch.slice(start, _LINES_PER_WRITE)
+            lines = json_lines(chunk).to_pylist() if self._as_json else self._rows.lines(chunk)
             self._stream.write("\n".join(lines) + "\n")
 
     def remark(self, text: str, *, bad: bool = False) -> None:
@@ -112,10 +112,11 @@ class TablePrinter:
             self.note_hidden_columns()
 
     def note_hidden_columns(self) -> None:
-        """Print how many columns are hidden, and the option that shows them."""
+        """Print how many columns are hidden, and the option that prints all columns."""
         if self._rows.hidden:
-            more = plural(len(self._rows.hidden), "more column")
-            print_text(self._stream, [self._paint.faint(f"{more} with {self._wide_option}")])
+            count = plural(len(self._rows.hidden), "column")
+            hint = f"{count} hidden; use {self._wide_option} to print all columns"
+            print_text(self._stream, [self._paint.faint(hint)])
             self._rows.hidden = ()
 
 
@@ -137,13 +138,13 @@ class DumpPrinter(TablePrinter):
         values: BytesForm | None,
     ) -> None:
         super().__init__(stream, as_json=as_json, is_wide=is_wide)
-        self._text_of = partial(RecordText, as_json=as_json, keys=keys, values=values)
-        self._text = self._text_of()
+        self._create_record_text = partial(RecordText, as_json=as_json, keys=keys, values=values)
+        self._text = self._create_record_text()
         self._files = 0
 
     def begin(self, path: str, title: str) -> None:
         self._rows = AlignedRows(self._columns)
-        self._text = self._text_of(decode=decoder_of(path))
+        self._text = self._create_record_text(decode=decoder_of(path))
         if not self._as_json:
             if self._files:
                 self._stream.write("\n")
@@ -152,22 +153,24 @@ class DumpPrinter(TablePrinter):
 
     def rows(self, batch: pa.RecordBatch) -> None:
         """Print rows; tables show times in ISO 8601 and names of attributes."""
-        super().rows(batch if self._as_json else _readable_times(_readable_batches(batch)))
+        super().rows(
+            batch if self._as_json else _format_time_columns(_format_attributes_column(batch))
+        )
 
     def records(self, records: PrintedRecords, select: SelectedRows | None) -> None:
-        parts = self._text.lines(records, None if select is None else select.select)
+        chunks = self._text.lines(records, None if select is None else select.select)
         if self._columns is not None:
-            parts = _truncate(parts, self._columns)
-        waiting: list[str] = []
-        size = 0
-        for part in parts:
-            waiting.append(part)
-            size += len(part)
-            if size >= _WRITE_CHARS:
-                self._stream.write("".join(waiting))
-                waiting.clear()
-                size = 0
-        self._stream.write("".join(waiting))
+            chunks = _truncate(chunks, self._columns)
+        pending: list[str] = []
+        pending_chars = 0
+        for chunk in chunks:
+            pending.append(chunk)
+            pending_chars += len(chunk)
+            if pending_chars >= _CHARS_PER_WRITE:
+                self._stream.write("".join(pending))
+                pending.clear()
+                pending_chars = 0
+        self._stream.write("".join(pending))
 
     def skipped_batch(self, position_bytes: int, reason: str) -> None:
         if self._as_json:
@@ -190,91 +193,93 @@ class AlignedRows:
 
     def lines(self, batch: pa.RecordBatch) -> Iterator[str]:
         """Yield the lines of a batch, with the header before the first batch."""
-        first = not self._widths
-        texts = dict(zip(batch.schema.names, map(_texts, batch.columns), strict=True))
+        is_first = not self._widths
+        cells_by_name = dict(
+            zip(batch.schema.names, map(_format_column, batch.columns), strict=True)
+        )
         widths = {
             name: max(self._widths.get(name, len(name)), pc.max(pc.utf8_length(cells)).as_py() or 0)
-            for name, cells in texts.items()
-            if first or name in self._widths
+            for name, cells in cells_by_name.items()
+            if is_first or name in self._widths
         }
-        if first and self._max_width is not None:
-            kept = _fitting(widths, self._max_width)
-            self.hidden = tuple(name for name in widths if name not in kept)
-            widths = {name: width for name, width in widths.items() if name in kept}
+        if is_first and self._max_width is not None:
+            fitting_columns = _select_columns(widths, self._max_width)
+            self.hidden = tuple(name for name in widths if name not in fitting_columns)
+            widths = {name: width for name, width in widths.items() if name in fitting_columns}
         self._widths = widths
-        if first:
+        if is_first:
             yield _GAP.join(name.rjust(width) for name, width in widths.items())
-        cells = [pc.utf8_lpad(texts[name], width) for name, width in widths.items()]
-        yield from pc.binary_join_element_wise(*cells, _GAP).to_pylist()
+        padded_cells = [pc.utf8_lpad(cells_by_name[name], width) for name, width in widths.items()]
+        yield from pc.binary_join_element_wise(*padded_cells, _GAP).to_pylist()
 
 
-def _texts(column: pa.Array) -> pa.Array:
+def _format_column(column: pa.Array) -> pa.Array:
     """Format a column without line ends and terminal control characters."""
     cells = pc.fill_null(column.cast(pa.string()), _NULL)
     is_number = pa.types.is_primitive(column.type)
-    if is_number or not pc.any(pc.match_substring_regex(cells, _CONTROLS)).as_py():
+    if is_number or not pc.any(pc.match_substring_regex(cells, _CONTROL_CHARACTERS)).as_py():
         return cells
     return pa.array(map(printable, cells.to_pylist()), pa.string())
 
 
-def _fitting(widths: Mapping[str, int], max_width: int) -> set[str]:
+def _select_columns(widths: Mapping[str, int], max_width: int) -> set[str]:
     """Return the most important columns that fit."""
-    ranked = sorted(widths, key=lambda name: _RANKS.get(name, -1))
-    kept: set[str] = set()
-    room = max_width
-    for name in ranked:
-        room -= widths[name] + (len(_GAP) if kept else 0)
-        if room < 0 and kept:
+    ranked_columns = sorted(widths, key=lambda name: _RANKS.get(name, -1))
+    columns: set[str] = set()
+    remaining_width = max_width
+    for name in ranked_columns:
+        remaining_width -= widths[name] + (len(_GAP) if columns else 0)
+        if remaining_width < 0 and columns:
             break
-        kept.add(name)
-    return kept
+        columns.add(name)
+    return columns
 
 
-def _readable_batches(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Drop the columns that are in the title, and replace attributes by their names."""
+def _format_attributes_column(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Drop columns whose values are in the title, and replace attributes by their names."""
     if "attributes" not in batch.schema.names:
         return batch
     batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])
-    place = batch.schema.get_field_index("attributes")
-    encoded = batch.column(place).dictionary_encode()
-    names = pa.array([_attributes_text(value) for value in encoded.dictionary.to_pylist()])
-    return batch.set_column(place, "attributes", names.take(encoded.indices))
+    column_index = batch.schema.get_field_index("attributes")
+    encoded = batch.column(column_index).dictionary_encode()
+    names = pa.array([_format_attributes(value) for value in encoded.dictionary.to_pylist()])
+    return batch.set_column(column_index, "attributes", names.take(encoded.indices))
 
 
-def _attributes_text(attributes: int) -> str:
+def _format_attributes(attributes: int) -> str:
     codec = attributes & COMPRESSION_MASK
     name = COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
     return "+".join([name, *(flag for mask, flag in _FLAGS if attributes & mask)])
 
 
-def _readable_times(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _format_time_columns(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert times to ISO 8601, and remove the unit from column names."""
     names, columns = [], []
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
-        is_time = name in _TIMES
+        is_time = name in _TIME_COLUMNS
         names.append(name.removesuffix("_ms") if is_time else name)
-        columns.append(_time_texts(column) if is_time else column)
+        columns.append(_format_times(column) if is_time else column)
     return pa.RecordBatch.from_arrays(columns, names)
 
 
-def _time_texts(column: pa.Array) -> pa.Array:
-    in_calendar = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, _LAST_TIME_MS))
-    known = pc.if_else(in_calendar, column, None).cast(pa.timestamp("ms", "UTC"))
-    texts = pc.strftime(known, format="%Y-%m-%dT%H:%M:%SZ")
+def _format_times(column: pa.Array) -> pa.Array:
+    is_in_calendar = pc.and_(pc.greater_equal(column, 0), pc.less_equal(column, _LAST_TIME_MS))
+    times = pc.if_else(is_in_calendar, column, None).cast(pa.timestamp("ms", "UTC"))
+    texts = pc.strftime(times, format="%Y-%m-%dT%H:%M:%SZ")
     numbers = pc.if_else(pc.equal(column, NO_TIMESTAMP), None, column).cast(pa.string())
     return pc.coalesce(texts, numbers)
 
 
-def _truncate(parts: Iterable[str], width: int) -> Iterator[str]:
+def _truncate(chunks: Iterable[str], width: int) -> Iterator[str]:
     """Truncate lines to the width of the terminal."""
-    used = 0
-    for part in parts:
-        ends = part.endswith("\n")
-        text = part.removesuffix("\n")
-        if used < width and text:
-            room = width - used
-            yield text if len(text) <= room else text[: room - 1] + _ELLIPSIS
-        used += len(text)
-        if ends:
+    line_width = 0
+    for chunk in chunks:
+        ends_line = chunk.endswith("\n")
+        text = chunk.removesuffix("\n")
+        if line_width < width and text:
+            remaining_width = width - line_width
+            yield text if len(text) <= remaining_width else text[: remaining_width - 1] + _ELLIPSIS
+        line_width += len(text)
+        if ends_line:
             yield "\n"
-            used = 0
+            line_width = 0

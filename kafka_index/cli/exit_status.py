@@ -15,7 +15,7 @@ import sys
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, redirect_stdout
 from datetime import UTC, datetime
 from enum import IntEnum
@@ -44,14 +44,14 @@ TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
 # Libraries whose errors mean that Spark or the connection to it failed.
 _CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
 STDOUT = "-"
-# Values that are not just a path, such as TIME|FILE or KEYID=FILE, are not included.
-_PATHS = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
+# Metavars of options whose value is just a path, unlike TIME|FILE or KEYID=FILE.
+_PLAIN_PATH_METAVAR = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
 # Only the versions of loaded libraries are relevant.
 _LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
 class ExitCode(IntEnum):
-    """Exit codes in order of precedence: the first one applies."""
+    """Exit codes in order of precedence."""
 
     INTERRUPTED = 130
     TERMINATED = 143
@@ -63,13 +63,12 @@ class ExitCode(IntEnum):
     DONE = 0
 
     @classmethod
-    def first(cls, codes: Iterable[ExitCode]) -> ExitCode:
-        """Return the code with the highest precedence; DONE if there is none."""
-        given = set(codes)
-        return next((code for code in cls if code in given), cls.DONE)
+    def first(cls, *codes: ExitCode) -> ExitCode:
+        """Return the code with the highest precedence."""
+        return next(code for code in cls if code in codes)
 
     @classmethod
-    def of_run(cls, error: BaseException) -> ExitCode:
+    def from_error(cls, error: BaseException) -> ExitCode:
         if isinstance(error, click.ClickException):
             return cls.USAGE
         if is_retriable(error):
@@ -79,17 +78,12 @@ class ExitCode(IntEnum):
         if isinstance(error, KafkaIndexError):
             is_usage = isinstance(error, InputError | ConfigError)
             return cls.USAGE if is_usage else cls.DAMAGE
-        if _is_environment(error):
+        if _is_environment_error(error):
             return cls.ENVIRONMENT
         return cls.INTERNAL
 
-    @classmethod
-    def of_faults(cls, errors: Iterable[BaseException]) -> ExitCode:
-        """Return the code for failures of parts of a run; DONE if there are none."""
-        return cls.first(cls.ENVIRONMENT if is_retriable(each) else cls.DAMAGE for each in errors)
 
-
-def _is_environment(error: BaseException) -> bool:
+def _is_environment_error(error: BaseException) -> bool:
     """Return whether an error of another library is caused by the environment."""
     if isinstance(error, ModuleNotFoundError):
         # A missing dependency; a missing module of this package would be an internal error.
@@ -98,46 +92,48 @@ def _is_environment(error: BaseException) -> bool:
     return is_foreign or (isinstance(error, OSError) and not isinstance(error, ValueError))
 
 
-def error_text(error: BaseException, program: str) -> str:
+def format_error(error: BaseException, program: str) -> str:
     """Format an error as one line, without passwords of URIs that it quotes."""
-    return hide_passwords(_error_text(error, program))
+    return hide_passwords(_format_error(error, program))
 
 
-def _error_text(error: BaseException, program: str) -> str:
+def _format_error(error: BaseException, program: str) -> str:
     if isinstance(error, click.ClickException):
         context = error.ctx if isinstance(error, click.UsageError) else None
         path = program if context is None else context.command_path
         return f"{' '.join(error.format_message().split())} (see {path} --help)"
     if isinstance(error, KafkaIndexError):
         return str(error)
-    if ExitCode.of_run(error) is ExitCode.ENVIRONMENT:
-        return _environment_error_text(error)
-    return _internal_error_text(error, program)
+    if ExitCode.from_error(error) is ExitCode.ENVIRONMENT:
+        return _format_environment_error(error)
+    return _format_internal_error(error, program)
 
 
-def _environment_error_text(error: BaseException) -> str:
+def _format_environment_error(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        place = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
-        hint = OPEN_FILES_HINT if lacks_open_files(error) else "fix that and run again"
-        return f"{place}{error.strerror}; {hint}"
+        location = "" if error.filename is None else f"{os.fsdecode(error.filename)}: "
+        hint = OPEN_FILES_HINT if lacks_open_files(error) else "fix the cause and run again"
+        return f"{location}{error.strerror}; {hint}"
     if isinstance(error, MemoryError):
         return "out of memory; give the process more memory or use fewer --threads"
     if isinstance(error, ModuleNotFoundError):
-        return f"the Python package {error.name} is not installed; install it and run again"
-    return f"{_first_line(error)}; check the cluster and run again"
+        return (
+            f"the Python package {error.name} is not installed; install the package and run again"
+        )
+    return f"{_format_first_line(error)}; check the cluster and run again"
 
 
-def _internal_error_text(error: BaseException, program: str) -> str:
+def _format_internal_error(error: BaseException, program: str) -> str:
     frames = traceback.extract_tb(error.__traceback__)
-    place = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
+    location = f" at {os.path.basename(frames[-1].filename)}:{frames[-1].lineno}" if frames else ""
     return (
-        f"internal error in {program} {__version__}{place}: {_first_line(error)}; this is a bug: "
-        f"run again with {TRACEBACK_VARIABLE}=1 (or --verbose), and report the command and its "
-        "output"
+        f"internal error in {program} {__version__}{location}: {_format_first_line(error)}; run "
+        f"again with {TRACEBACK_VARIABLE}=1 (or --verbose), and report the bug with the command "
+        "and the output"
     )
 
 
-def _first_line(error: BaseException) -> str:
+def _format_first_line(error: BaseException) -> str:
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
@@ -145,8 +141,14 @@ def _first_line(error: BaseException) -> str:
 class RunSummary:
     """The summary of a run; a context manager around the run.
 
-    The run ID, 16 hexadecimal digits, is part of reports and names of temporary files. `error`
-    ended the run. `outcome` is set if it is more specific than the exit code.
+    Attributes
+    ----------
+    run_id : str
+        16 hexadecimal digits, also in reports and in names of temporary files.
+    error : str or None
+        The error that ended the run.
+    outcome : str or None
+        A more specific outcome than the name of the exit code.
     """
 
     def __init__(self, command: str = "") -> None:
@@ -180,7 +182,7 @@ class RunSummary:
         return int(self._started_at.timestamp() * 1000)
 
     def about(self) -> dict[str, str]:
-        """Return facts about the run for HTML pages: version, ID, start, and paths."""
+        """Return facts about the run for HTML pages: version, run ID, start time, and paths."""
         paths = {
             name: value if isinstance(value, str) else "\n".join(value)
             for name, value in self._paths.items()
@@ -189,7 +191,7 @@ class RunSummary:
         return {
             "kafka-index": __version__,
             "run id": self.run_id,
-            "started": _iso_time(self._started_at),
+            "started": _format_time(self._started_at),
             **paths,
         }
 
@@ -209,12 +211,12 @@ class RunSummary:
         for parameter in context.command.params:
             value = context.params.get(parameter.name or "")
             name = option_name(parameter).lstrip("-")
-            if not _PATHS.fullmatch(parameter.metavar or ""):
+            if not _PLAIN_PATH_METAVAR.fullmatch(parameter.metavar or ""):
                 continue
             if isinstance(value, str):
-                self._paths[name] = _absolute(value)
-            elif isinstance(value, tuple) and all(isinstance(each, str) for each in value):
-                self._paths[name] = [_absolute(path) for path in value]
+                self._paths[name] = _absolute_path(value)
+            elif isinstance(value, tuple) and all(isinstance(path, str) for path in value):
+                self._paths[name] = [_absolute_path(path) for path in value]
 
     def open(self, path: str) -> None:
         """Open the summary file; ``-`` is stdout.
@@ -261,8 +263,8 @@ class RunSummary:
             "conclusion": self.conclusion,
             "next_command": self.next_command,
             "error": self.error,
-            "started_at": _iso_time(self._started_at),
-            "ended_at": _iso_time(datetime.now(UTC)),
+            "started_at": _format_time(self._started_at),
+            "ended_at": _format_time(datetime.now(UTC)),
             "seconds": round(time.monotonic() - self._started, 3),
             "counts": self._counts,
             "bytes": self._bytes,
@@ -289,9 +291,9 @@ def option_name(parameter: click.Parameter) -> str:
     return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
 
 
-def _iso_time(moment: datetime) -> str:
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+def _format_time(time: datetime) -> str:
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def _absolute(path: str) -> str:
+def _absolute_path(path: str) -> str:
     return path if "://" in path or path == STDOUT else os.path.abspath(path)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedFind(FindRequest):
-    """The request, and the output options."""
+    """A `find` request with output options."""
 
     values: BytesForm = parameter(
         ChoiceKind(BytesForm),
@@ -37,7 +37,7 @@ class PrintedFind(FindRequest):
 
 
 def _run(spec: CommandSpec, request: PrintedFind, options: RunOptions) -> int:
-    from kafka_index.cli.record_text import FoundText, print_records  # noqa: PLC0415, slow to import
+    from kafka_index.cli.record_text import PartitionedRecordText, print_records  # noqa: PLC0415, slow to import
     from kafka_index.cli.terminal import escape_on_stdout  # noqa: PLC0415, slow to import
     from kafka_index.core.query.printed_records import PRINTED_COLUMNS  # noqa: PLC0415, slow to import
 
@@ -46,13 +46,13 @@ def _run(spec: CommandSpec, request: PrintedFind, options: RunOptions) -> int:
 
     def print_rows(result: FoundRecords, progress: ProgressListener) -> bool:
         nonlocal is_empty
-        text = FoundText(as_json=request.as_json, values=request.values)
+        text = PartitionedRecordText(as_json=request.as_json, values=request.values)
         print_records(result, text, progress.paused)
         is_empty = not result.counts["matches"]
         return True
 
-    asked = replace(request, columns=PRINTED_COLUMNS)
-    code = run_request(spec, asked, options, print_rows=print_rows)
+    printed_request = replace(request, columns=PRINTED_COLUMNS)
+    code = run_request(spec, printed_request, options, print_rows=print_rows)
     if is_empty and request.fail_if_none and code == ExitCode.DONE:
         run_summary().outcome = "no_match"
         return ExitCode.DAMAGE

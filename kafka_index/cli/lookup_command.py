@@ -29,21 +29,20 @@ def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
 
             refuse_side_files(request, request.output, options.report)
         return run_request(spec, request, options)
-    given = {
+    has_option = {
         "--report": options.report is not None,
         "--engine": options.engine.on_spark,
         "--threads": options.engine != type(options.engine)(),
     }
-    for name, is_given in given.items():
+    for name, is_given in has_option.items():
         if is_given:
-            raise click.UsageError(f"{name} goes with --queries, not with a single query")
-    # Imports take most of the time: import only modules that a single query needs, and disable
-    # garbage collection.
+            raise click.UsageError(f"{name} requires --queries")
+    # A single query spends most of its time importing modules, and imports create no garbage.
     gc.disable()
     try:
-        from kafka_index.cli.question_text import print_answer  # noqa: PLC0415, slow to import
+        from kafka_index.cli.question_text import print_query_result  # noqa: PLC0415, slow to import
 
-        return print_answer(request, options.verbosity)
+        return print_query_result(request, options.verbosity)
     finally:
         gc.freeze()
         gc.enable()

@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from kafka_index.cli.print_result import ProgressListener
     from kafka_index.commands.metadata.read_tables import Metadata
 
-_SHORT = 40
+_MEMBER_ID_CHARS = 40
 _TIMESTAMP_MS = "_timestamp_ms"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PrintedMetadata(MetadataRequest):
-    """The request, and the output options."""
+    """A `metadata` request with output options."""
 
     as_json: bool = parameter(
         FlagKind(), Group.OUTPUT, "Print JSON lines.", "--json", default=False
@@ -60,7 +60,7 @@ def _run(spec: CommandSpec, request: PrintedMetadata, options: RunOptions) -> in
             with ReportFile(request.output, result.rows.schema) as file:
                 file.write_table(result.rows)
         elif request.what is not None:
-            table = result.rows if request.as_json else _readable(result.rows)
+            table = result.rows if request.as_json else _format_columns(result.rows)
             output = TablePrinter(stdout, as_json=request.as_json)
             for batch in table.to_batches():
                 output.rows(batch)
@@ -74,7 +74,7 @@ def _run(spec: CommandSpec, request: PrintedMetadata, options: RunOptions) -> in
     return run_request(spec, request, options, print_rows=print_rows)
 
 
-def _readable(table: pa.Table) -> pa.Table:
+def _format_columns(table: pa.Table) -> pa.Table:
     """Convert times to ISO 8601, and nested columns to text.
 
     A list is ``1,2,3``, a map ``a=b``, a group member its ID, and a partition its topic and number.
@@ -83,41 +83,41 @@ def _readable(table: pa.Table) -> pa.Table:
     from pyarrow import types  # noqa: PLC0415, slow to import
 
     for number, name in enumerate(table.column_names):
-        shown, kind = name, table[name].type
+        column_name, column_type = name, table[name].type
         if name.endswith(_TIMESTAMP_MS):
-            shown = name.removesuffix(_TIMESTAMP_MS) + "_time"
-            texts = pa.array(map(_time, table[name].to_pylist()), pa.string())
-        elif types.is_nested(kind) or types.is_binary(kind):
-            texts = pa.array(map(_text, table[name].to_pylist()), pa.string())
+            column_name = name.removesuffix(_TIMESTAMP_MS) + "_time"
+            texts = pa.array(map(_format_timestamp, table[name].to_pylist()), pa.string())
+        elif types.is_nested(column_type) or types.is_binary(column_type):
+            texts = pa.array(map(_format_cell, table[name].to_pylist()), pa.string())
         else:
             continue
-        table = table.set_column(number, shown, texts)
+        table = table.set_column(number, column_name, texts)
     return table
 
 
-def _time(timestamp_ms: int | None) -> str | None:
+def _format_timestamp(timestamp_ms: int | None) -> str | None:
     from kafka_index.cli.record_text import readable_time  # noqa: PLC0415, slow to import
 
     return None if timestamp_ms is None else readable_time(timestamp_ms)
 
 
-def _text(value: object) -> str | None:
+def _format_cell(value: object) -> str | None:
     match value:
         case None:
             return None
         case bytes():
             return base64.b64encode(value).decode()
         case list():
-            return ",".join(_item(item) for item in value) or None
+            return ",".join(_format_item(item) for item in value) or None
     return str(value)
 
 
-def _item(value: object) -> str:
+def _format_item(value: object) -> str:
     match value:
         case (name, content):
             return f"{name}={content}"
         case {"member_id": member}:
-            return str(member)[:_SHORT]
+            return str(member)[:_MEMBER_ID_CHARS]
         case {"topic": topic, "partition": partition}:
             return f"{topic}-{partition}"
         case {"leader_epoch": epoch, "start_offset": offset}:

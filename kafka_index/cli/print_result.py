@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Self, TextIO
 from kafka_index.cli.exit_status import run_summary
 from kafka_index.cli.terminal import (
     COMPILING,
-    SHOWN,
+    MAX_LIST_LINES,
     Paint,
     Table,
     Verbosity,
-    first_lines,
-    log_time,
+    format_list,
+    log_time_prefix,
     print_log,
     print_text,
     rich_console,
@@ -31,18 +31,26 @@ from kafka_index.core.kernels.compile_clock import compile_clock
 if TYPE_CHECKING:
     from rich.progress import Progress as Display
 
-_LIVE_SECONDS = 0.2
-_LOG_SECONDS = 30.0
+_LIVE_INTERVAL_SECONDS = 0.2
+_LOG_INTERVAL_SECONDS = 30.0
 _BAR_WIDTH = 20
 
 
 class Progress:
     """Shows completed work, its rate, and the remaining time.
 
-    A total of 0 means unknown. Progress is measured in bytes if given, otherwise in items. A
-    terminal gets a live line, other streams get log lines. The nouns are singular and plural of an
-    item. A context manager; `advance` can be called from any thread. A separate thread writes, so
-    that workers never wait for a slow terminal. If the stream is closed, only the display ends.
+    A context manager; `advance` can be called from any thread. A terminal shows a live line; other
+    streams get log lines. A separate thread writes, so that workers never wait for a slow terminal.
+    If the stream is closed, only the display ends.
+
+    Parameters
+    ----------
+    total : int
+        The number of items; 0 if unknown.
+    total_bytes : int or None
+        The bytes of all items, which then measure the progress; otherwise items do.
+    nouns : tuple of str
+        Singular and plural of an item.
     """
 
     def __init__(
@@ -58,71 +66,71 @@ class Progress:
         self._total_bytes = total_bytes
         self._nouns = nouns
         self._stream = stream
-        self._live = enabled and stream.isatty()
+        self._is_live = enabled and stream.isatty()
         self._enabled = enabled
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._count = 0
         self._bytes = 0
         self._has_units = False
         self._started = time.monotonic()
         self._compiled_before = 0.0
-        self._done = threading.Event()
+        self._finished = threading.Event()
         self._thread: threading.Thread | None = None
-        self._screen = threading.Lock()
-        self._shown_display: Display | None = None
+        self._screen_lock = threading.Lock()
+        self._active_display: Display | None = None
 
     def __enter__(self) -> Self:
         self._started = time.monotonic()
         self._compiled_before = compile_clock.seconds
-        if self._live:
-            compile_clock.on_first = None  # The live line shows it.
+        if self._is_live:
+            compile_clock.on_first = None  # The live line shows compilations.
         if self._enabled:
-            self._thread = threading.Thread(target=self._show, name="progress", daemon=True)
+            self._thread = threading.Thread(target=self._run_display, name="progress", daemon=True)
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._done.set()
+        self._finished.set()
         if self._thread is not None:
             self._thread.join()
 
     @contextmanager
     def paused(self, stream: TextIO) -> Iterator[None]:
         """Hide the live line while the context prints to a terminal."""
-        if not (self._live and stream.isatty()):
+        if not (self._is_live and stream.isatty()):
             yield
             return
-        with self._screen:
+        with self._screen_lock:
             with suppress(OSError, ValueError):
                 self._erase()
             yield
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
         """Count completed items and their bytes, unless progress units include them."""
-        with self._guard:
+        with self._lock:
             if self._has_units:
                 return
             self._count += count
             self._bytes += size_bytes
 
-    def set_units(self, done: int, total: int) -> None:
-        """Set the progress to a fraction of the whole: completed progress units."""
-        with self._guard:
+    def set_units(self, completed_units: int, total_units: int) -> None:
+        """Set the progress to a fraction of all work, in progress units."""
+        with self._lock:
             self._has_units = True
-            self._count = self._total * done // max(total, 1)
-            self._bytes = (self._total_bytes or 0) * done // max(total, 1)
+            self._count = self._total * completed_units // max(total_units, 1)
+            self._bytes = (self._total_bytes or 0) * completed_units // max(total_units, 1)
 
     def line(self) -> str:
-        with self._guard:
+        with self._lock:
             count, size_bytes = self._count, self._bytes
-        compiling = compile_clock.seconds - self._compiled_before
-        seconds = max(time.monotonic() - self._started - compiling, 1e-9)
+        compile_seconds = compile_clock.seconds - self._compiled_before
+        seconds = max(time.monotonic() - self._started - compile_seconds, 1e-9)
         if not count and compile_clock.is_running:
             return COMPILING
         if self._total_bytes is None:
-            done, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
+            completed, total, rate = count, self._total, f"{format_count(round(count / seconds))}/s"
         else:
-            done, total = size_bytes, self._total_bytes
+            completed, total = size_bytes, self._total_bytes
             rate = f"{format_bytes(size_bytes / seconds)}/s"
         if not self._total:
             parts = [plural(count, *self._nouns)]
@@ -133,36 +141,36 @@ class Progress:
         if self._total_bytes is not None:
             parts.append(f"{format_bytes(size_bytes)} of {format_bytes(self._total_bytes)}")
         parts.append(rate)
-        share = self._share()
-        if done and share < 1:
-            parts.append(f"{format_seconds(seconds * (total - done) / done)} left")
-        return f"{min(share, 1.0):4.0%}  " + "  ".join(parts)
+        fraction = self._completed_fraction()
+        if completed and fraction < 1:
+            parts.append(f"{format_seconds(seconds * (total - completed) / completed)} left")
+        return f"{min(fraction, 1.0):4.0%}  " + "  ".join(parts)
 
     def _erase(self) -> None:
-        display, self._shown_display = self._shown_display, None
+        display, self._active_display = self._active_display, None
         if display is not None:
             display.stop()
 
-    def _share(self) -> float:
+    def _completed_fraction(self) -> float:
         """Return the completed fraction, 0 if the total is unknown."""
         if not self._total:
             return 0.0
-        with self._guard:
+        with self._lock:
             if self._total_bytes is None:
                 return self._count / self._total
             return self._bytes / self._total_bytes if self._total_bytes else 1.0
 
-    def _show(self) -> None:
+    def _run_display(self) -> None:
         try:
-            if self._live:
+            if self._is_live:
                 display = self._display()
-                while not self._done.wait(_LIVE_SECONDS):
-                    with self._screen:
+                while not self._finished.wait(_LIVE_INTERVAL_SECONDS):
+                    with self._screen_lock:
                         self._draw(display)
                 self._erase()
                 return
-            while not self._done.wait(_LOG_SECONDS):
-                self._stream.write(f"{log_time(self._stream)}{self.line()}\n")
+            while not self._finished.wait(_LOG_INTERVAL_SECONDS):
+                self._stream.write(f"{log_time_prefix(self._stream)}{self.line()}\n")
                 self._stream.flush()
         except (OSError, ValueError):
             # The stream was closed; the run continues.
@@ -190,23 +198,25 @@ class Progress:
 
     def _draw(self, display: Display) -> None:
         """Draw the line, again after a pause; do nothing on a terminal without cursor movement."""
-        if self._shown_display is None and display.console.is_interactive:
+        if self._active_display is None and display.console.is_interactive:
             display.start()
-            self._shown_display = display
+            self._active_display = display
         task = display.task_ids[0]
         display.console.width, _ = terminal_size(self._stream)
-        display.update(task, completed=self._share(), description=self.line(), refresh=True)
+        display.update(
+            task, completed=self._completed_fraction(), description=self.line(), refresh=True
+        )
 
 
-def missing_lines(missing: MissingOffsets, paint: Paint) -> list[str]:
+def format_missing_offsets(missing: MissingOffsets, paint: Paint) -> list[str]:
     """Format the ranges of missing offsets, lost ranges first."""
     if not missing.count:
         return []
-    lost = len(missing.lost)
-    title = f"offsets are missing in {plural(missing.count, 'place')}, {lost:,} of them lost:"
-    style = paint.bad if lost else paint.notable
-    lines = list(map(str, missing.ranges))
-    return first_lines(style(title), lines, total=missing.count, noun="place")
+    lost_count = len(missing.lost)
+    title = f"missing offsets: {plural(missing.count, 'range')}, {format_count(lost_count)} lost:"
+    style = paint.bad if lost_count else paint.notable
+    range_lines = list(map(str, missing.ranges))
+    return format_list(style(title), range_lines, total=missing.count, noun="range")
 
 
 class ProgressListener:
@@ -216,14 +226,14 @@ class ProgressListener:
         self._verbosity = verbosity
         self._progress: Progress | None = None
         self._total: tuple[int, int | None, tuple[str, str]] = (0, None, ("unit", "units"))
-        self._entered = self._began = self._ended = time.monotonic()
+        self._startup_began = self._work_began = self._work_ended = time.monotonic()
 
     def __enter__(self) -> Self:
-        self._entered = self._began = time.monotonic()
+        self._startup_began = self._work_began = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._ended = time.monotonic()
+        self._work_ended = time.monotonic()
         if self._progress is not None:
             self._progress.__exit__()
 
@@ -234,19 +244,19 @@ class ProgressListener:
     @property
     def seconds(self) -> float:
         """Duration of the work, without the engine's startup."""
-        return self._ended - self._began
+        return self._work_ended - self._work_began
 
     @property
     def startup_seconds(self) -> float:
         """Duration of the engine's startup, after listing the input."""
-        return self._began - self._entered
+        return self._work_began - self._startup_began
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:
         self._total = count, size_bytes, nouns
-        self._entered = time.monotonic()
+        self._startup_began = time.monotonic()
 
     def on_begin(self) -> None:
-        self._began = time.monotonic()
+        self._work_began = time.monotonic()
         count, size_bytes, nouns = self._total
         self._progress = Progress(
             count,
@@ -262,9 +272,9 @@ class ProgressListener:
         if self._progress is not None:
             self._progress.advance(count, size_bytes)
 
-    def on_units(self, done: int, total: int) -> None:
+    def on_units(self, completed_units: int, total_units: int) -> None:
         if self._progress is not None:
-            self._progress.set_units(done, total)
+            self._progress.set_units(completed_units, total_units)
 
     def on_note(self, text: str) -> None:
         """Print a line before the result is available."""
@@ -280,86 +290,89 @@ class ProgressListener:
 
 
 def print_result(
-    result: Result, progress: ProgressListener, verbosity: Verbosity, *, after_rows: bool = False
+    result: Result, progress: ProgressListener, verbosity: Verbosity, *, rows_printed: bool = False
 ) -> None:
     """Print a result: statuses, facts, lists, conclusion, next command.
 
-    With QUIET, only problems are printed, to stderr. With `after_rows`, stdout has the rows of the
-    result, so the rest goes to stderr, without the duration.
+    With QUIET, only problems are printed, to stderr. If `rows_printed`, stdout has the rows of the
+    result, so other lines go to stderr, without the duration.
     """
     is_quiet = verbosity is Verbosity.QUIET
-    stream = sys.stderr if is_quiet or after_rows else sys.stdout
+    stream = sys.stderr if is_quiet or rows_printed else sys.stdout
     paint = Paint(stream)
-    unread = Section("could not be read:", result.unread, Severity.BAD)
-    lost = missing_lines(result.missing_offsets, paint)
-    bad = [each for each in (*result.sections, unread) if each.severity is Severity.BAD]
-    wrong = [line for section in bad for line in _section_lines(section, paint, verbosity)]
+    unread = Section("entries not read:", result.unread, Severity.BAD)
+    missing_offset_lines = format_missing_offsets(result.missing_offsets, paint)
+    sections = (*result.sections, unread)
+    bad_sections = [section for section in sections if section.severity is Severity.BAD]
+    problem_lines = [
+        line for section in bad_sections for line in _format_section(section, paint, verbosity)
+    ]
     if result.missing_offsets.lost:
-        wrong += lost
-        lost = []
-    verdict = _painted(paint, result.conclusion.severity, result.conclusion.text)
+        problem_lines += missing_offset_lines
+        missing_offset_lines = []
+    conclusion = _color_by_severity(paint, result.conclusion.severity, result.conclusion.text)
     next_lines = [f"next: {result.next_command}"] if result.next_command else []
     if is_quiet:
-        is_wrong = result.conclusion.severity is Severity.BAD or wrong
-        print_text(stream, [*wrong, "", verdict, *next_lines] if is_wrong else [])
+        has_problems = result.conclusion.severity is Severity.BAD or problem_lines
+        print_text(stream, [*problem_lines, "", conclusion, *next_lines] if has_problems else [])
         return
     lines: list[str | Table] = []
     if result.statuses:
         rows = [
             (
-                _painted(paint, each.severity, each.name),
-                *map(format_count, each.numbers),
-                *([] if each.size_bytes is None else [format_bytes(each.size_bytes)]),
-                each.meaning,
+                _color_by_severity(paint, status.severity, status.name),
+                *map(format_count, status.numbers),
+                *([] if status.size_bytes is None else [format_bytes(status.size_bytes)]),
+                status.meaning,
             )
-            for each in result.statuses
+            for status in result.statuses
         ]
         header = (*result.status_header, "")
         lines += [Table(header, rows, left=(0, len(header) - 1)), ""]
     lines += result.facts
-    if not after_rows:
-        lines.append(_time_line(result, progress))
+    if not rows_printed:
+        lines.append(_format_duration(result, progress))
         if progress.startup_seconds >= 1:
-            lines.append(paint.faint(f"starting took {format_seconds(progress.startup_seconds)}"))
+            lines.append(paint.faint(f"startup took {format_seconds(progress.startup_seconds)}"))
     is_verbose = verbosity is Verbosity.VERBOSE
     for section in result.sections:
         if section.severity is not Severity.BAD and (is_verbose or not section.is_detail):
-            lines += _section_lines(section, paint, verbosity)
-    lines += lost
-    skipped = [each for each in result.skipped if ": ".join(each) not in result.unread]
-    lines += _skipped_lines(skipped, paint, verbosity)
-    lines += wrong
-    gap = [] if after_rows and not lines else [""]
-    print_text(stream, [*lines, *gap, verdict, *next_lines])
+            lines += _format_section(section, paint, verbosity)
+    lines += missing_offset_lines
+    skipped = [entry for entry in result.skipped if ": ".join(entry) not in result.unread]
+    lines += _format_skipped(skipped, paint, verbosity)
+    lines += problem_lines
+    separator = [] if rows_printed and not lines else [""]
+    print_text(stream, [*lines, *separator, conclusion, *next_lines])
 
 
-def _time_line(result: Result, progress: ProgressListener) -> str:
+def _format_duration(result: Result, progress: ProgressListener) -> str:
     seconds, size_bytes = progress.seconds, result.work_bytes
     rate = f" ({format_bytes(size_bytes / seconds)}/s)" if size_bytes and seconds > 0 else ""
-    read = f"{format_bytes(size_bytes)} read in " if size_bytes else "took "
-    return f"{read}{format_seconds(seconds)}{rate}"
+    verb = f"{format_bytes(size_bytes)} read in " if size_bytes else "took "
+    return f"{verb}{format_seconds(seconds)}{rate}"
 
 
-def _section_lines(section: Section, paint: Paint, verbosity: Verbosity) -> Sequence[str]:
-    return first_lines(
-        _painted(paint, section.severity, section.title),
+def _format_section(section: Section, paint: Paint, verbosity: Verbosity) -> Sequence[str]:
+    return format_list(
+        _color_by_severity(paint, section.severity, section.title),
         section.lines,
         total=section.total,
-        most=None if section.shows_all or verbosity is Verbosity.VERBOSE else SHOWN,
+        max_lines=None if section.shows_all or verbosity is Verbosity.VERBOSE else MAX_LIST_LINES,
         noun=section.noun,
         after=section.after,
     )
 
 
-def _painted(paint: Paint, severity: Severity, text: str) -> str:
+def _color_by_severity(paint: Paint, severity: Severity, text: str) -> str:
     styles = {Severity.GOOD: paint.good, Severity.NOTABLE: paint.notable}
     return styles.get(severity, paint.bad)(text)
 
 
-def _skipped_lines(
+def _format_skipped(
     skipped: Sequence[tuple[str, str]], paint: Paint, verbosity: Verbosity
 ) -> Sequence[str]:
-    """Return the skipped entries by reason; with VERBOSE all of them."""
+    """Format skipped entries by reason; with VERBOSE, each entry."""
     reasons: dict[str, list[str]] = {}
     for path, reason in skipped:
         reasons.setdefault(reason, []).append(path)
@@ -368,7 +381,7 @@ def _skipped_lines(
         if verbosity is Verbosity.VERBOSE:
             lines += [f"  {path}: {reason}" for path in paths]
         else:
-            more = f" and {plural(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
-            lines.append(f"  {shown_path(paths[0])}{more}: {reason}")
+            other_count = f" and {plural(len(paths) - 1, 'other')}" if len(paths) > 1 else ""
+            lines.append(f"  {shown_path(paths[0])}{other_count}: {reason}")
     title = paint.notable(f"skipped {plural(len(skipped), 'entry', 'entries')}:")
     return ["", title, *lines] if lines else []

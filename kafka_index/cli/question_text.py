@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kafka_index.cli.command import count_unread
+from kafka_index.cli.command import count_unread_files
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.print_result import ProgressListener
 from kafka_index.cli.terminal import Paint, Table, Verbosity, print_log, print_text
@@ -30,44 +30,44 @@ if TYPE_CHECKING:
     from kafka_index.cli.record_text import RecordText
     from kafka_index.core.query.printed_records import PrintedRecords
 
-_NOTHING = "-"
+_NULL = "-"
 
 
-def print_answer(request: ConsoleLookupRequest, verbosity: Verbosity) -> ExitCode:
+def print_query_result(request: ConsoleLookupRequest, verbosity: Verbosity) -> ExitCode:
     """Run a query and print its result."""
     result = answer_question(request, ProgressListener(verbosity))
     run_summary().add_result(result)
-    count_unread()
+    count_unread_files()
     if request.has_one_answer:
-        _print_one(request, result)
+        _print_partition_result(request, result)
     elif request.as_json:
         sys.stdout.writelines(json.dumps(answer) + "\n" for answer in result.answers)
     elif request.as_offsets:
         _print_offsets(result.answers)
     else:
-        print_text(sys.stdout, [_table(request, result.answers)])
+        print_text(sys.stdout, [_result_table(request, result.answers)])
     _print_findings(result, verbosity)
     return ExitCode(result.outcome.exit_code)
 
 
-def _print_one(request: ConsoleLookupRequest, result: QuestionResult) -> None:
+def _print_partition_result(request: ConsoleLookupRequest, result: QuestionResult) -> None:
     """Print one result with its batch, index entry, segment and record."""
     (answer,) = result.answers
     partition = TopicPartition(answer["topic"], answer["partition"])
-    found = None
+    printed_record = None
     if request.show_record and answer["found_offset"] is not None:
-        found = _read_record(partition, answer["found_offset"], request)
+        printed_record = _read_record(partition, answer["found_offset"], request)
     if request.as_json:
-        shown = dict(answer)
-        if found is not None:
-            text, record = found
-            shown["record"] = json.loads("".join(text.lines(record)))
-        click.echo(json.dumps(shown, ensure_ascii=False))
+        json_object = dict(answer)
+        if printed_record is not None:
+            formatter, record = printed_record
+            json_object["record"] = json.loads("".join(formatter.lines(record)))
+        click.echo(json.dumps(json_object, ensure_ascii=False))
         return
-    lines = _lines(request, partition, answer, result.place)
-    if found is not None:
-        text, record = found
-        lines += _aligned(list(text.members(record)), len("leader epoch"))
+    lines = _format_result(request, partition, answer, result.place)
+    if printed_record is not None:
+        formatter, record = printed_record
+        lines += _align_members(list(formatter.members(record)), len("leader epoch"))
     print_text(sys.stdout, lines)
 
 
@@ -77,19 +77,19 @@ def _print_findings(result: QuestionResult, verbosity: Verbosity) -> None:
         if finding.kind == UNREADABLE or verbosity is not Verbosity.QUIET:
             print_log(f"{finding.kind}: {finding_line(finding)}")
     for entry in result.unread:
-        print_log(f"could not be read: {entry}")
+        print_log(f"not read: {entry}")
 
 
-def _lines(
+def _format_result(
     request: ConsoleLookupRequest,
     partition: TopicPartition,
     answer: Mapping[str, Any],
     place: str,
 ) -> list[str]:
     is_time = request.at is not None and not request.is_place
-    key = _time(request.key) if is_time else request.key
+    key_text = _format_time_with_ms(request.key) if is_time else request.key
     status = Status[answer["status"].upper()]
-    lines = [f"{partition.directory_name}, {request.key_kind} {key}: {status.text}"]
+    lines = [f"{partition.directory_name}, {request.key_kind} {key_text}: {status.text}"]
     if status is not Status.FOUND:
         lines[0] += f" ({MEANINGS[status]}{place and f'; {place}'})"
     batch = entry = None
@@ -99,35 +99,35 @@ def _lines(
             f"{answer['batch_size_bytes']} bytes at byte {answer['batch_position_bytes']}"
         )
     if answer["entry_offset"] is not None:
-        time = _known_time(answer["entry_timestamp_ms"])
+        time = _format_valid_time(answer["entry_timestamp_ms"])
         entry = (
             f"offset {answer['entry_offset']}, byte {answer['entry_position_bytes']}"
             f"{'' if time is None else f', time {time}'}"
         )
     cells = {
         "offset": answer["found_offset"],
-        "time": _known_time(answer["found_timestamp_ms"]),
+        "time": _format_valid_time(answer["found_timestamp_ms"]),
         "leader epoch": answer["found_leader_epoch"],
         "batch": batch,
         "index entry": entry,
         "segment": answer["segment_base_offset"],
         "file": None if answer["log_path"] is None else shown_path(answer["log_path"]),
     }
-    known = [(name, str(value)) for name, value in cells.items() if value is not None]
-    return lines + _aligned(known, max(map(len, cells)))
+    members = [(name, str(value)) for name, value in cells.items() if value is not None]
+    return lines + _align_members(members, max(map(len, cells)))
 
 
-def _aligned(members: Sequence[tuple[str, str]], width: int) -> list[str]:
+def _align_members(members: Sequence[tuple[str, str]], width: int) -> list[str]:
     """Format names and texts in two columns; the first has a minimum width."""
     width = max([width, *(len(name) for name, _ in members)])
     return [f"  {name.ljust(width)}  {text}" for name, text in members]
 
 
-def _known_time(timestamp_ms: int | None) -> str | None:
-    return None if timestamp_ms is None or timestamp_ms < 0 else _time(timestamp_ms)
+def _format_valid_time(timestamp_ms: int | None) -> str | None:
+    return None if timestamp_ms is None or timestamp_ms < 0 else _format_time_with_ms(timestamp_ms)
 
 
-def _time(timestamp_ms: int) -> str:
+def _format_time_with_ms(timestamp_ms: int) -> str:
     text = format_time(timestamp_ms)
     return str(timestamp_ms) if text is None else f"{text} ({timestamp_ms})"
 
@@ -171,12 +171,12 @@ def _read_record(
             raise CorruptLogError(f"more than one record has the offset {offset}")
         if batch.num_rows:
             decode = decoder_of_topic(topic)
-            text = RecordText(as_json=request.as_json, keys=None, values=None, decode=decode)
-            return text, PrintedRecords.of_rows(batch)
+            formatter = RecordText(as_json=request.as_json, keys=None, values=None, decode=decode)
+            return formatter, PrintedRecords.of_rows(batch)
     return None
 
 
-def _table(request: ConsoleLookupRequest, answers: Sequence[Mapping[str, Any]]) -> Table:
+def _result_table(request: ConsoleLookupRequest, answers: Sequence[Mapping[str, Any]]) -> Table:
     """Return the table of results, with a topic column if there are several topics."""
     paint = Paint(sys.stdout)
 
@@ -188,36 +188,39 @@ def _table(request: ConsoleLookupRequest, answers: Sequence[Mapping[str, Any]]) 
         ("start", "start_offset", str),
         ("end", "end_offset", str),
         ("max records", "max_records", format_count),
-        ("first time", "first_timestamp_ms", _short_time),
-        ("last time", "max_timestamp_ms", _short_time),
+        ("first time", "first_timestamp_ms", _format_short_time),
+        ("last time", "max_timestamp_ms", _format_short_time),
     ]
     if request.topics is not None:
         columns.insert(0, ("topic", "topic", str))
     if request.key_kind is not None:
         columns += [
             ("answer", "found_offset", str),
-            ("time", "found_timestamp_ms", _short_time),
+            ("time", "found_timestamp_ms", _format_short_time),
             ("status", "status", status),
         ]
     rows = [
-        [_NOTHING if answer[name] is None else shown(answer[name]) for _, name, shown in columns]
+        [
+            _NULL if answer[name] is None else format_cell(answer[name])
+            for _, name, format_cell in columns
+        ]
         for answer in answers
     ]
     titles = [title for title, *_ in columns]
-    texts = {"topic", "first time", "last time", "time", "status"}
-    return Table(titles, rows, [at for at, title in enumerate(titles) if title in texts])
+    text_columns = {"topic", "first time", "last time", "time", "status"}
+    return Table(titles, rows, [at for at, title in enumerate(titles) if title in text_columns])
 
 
-def _short_time(timestamp_ms: int) -> str:
+def _format_short_time(timestamp_ms: int) -> str:
     return format_time(timestamp_ms) or str(timestamp_ms)
 
 
 def _print_offsets(answers: Sequence[Mapping[str, Any]]) -> None:
     """Print lines in the format of ``kafka-get-offsets``; without a query, the log end offsets."""
     for answer in answers:
-        place = f"{answer['topic']}:{answer['partition']}"
+        partition = f"{answer['topic']}:{answer['partition']}"
         offset = answer.get("found_offset") if "status" in answer else answer["end_offset"]
         if offset is None:
-            print_log(f"no offset for {place}: {answer.get('status', 'not known')}")
+            print_log(f"no offset for {partition}: {answer.get('status', 'unknown')}")
         else:
-            sys.stdout.write(f"{place}:{offset}\n")
+            sys.stdout.write(f"{partition}:{offset}\n")

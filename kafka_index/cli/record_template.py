@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from kafka_index.cli.record_text import PART_BYTES, decoded_row, split_bytes
+from kafka_index.cli.record_text import PART_BYTES, decode_row, split_bytes
 from kafka_index.core.errors import ConfigError, printable
 from kafka_index.core.query.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
 
@@ -28,13 +28,13 @@ _LENGTH_BYTES = 4
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """The partition of a record, and how its bytes are printed."""
+class _PartitionFormat:
+    """Formats values of records of one partition."""
 
     topic: str
-    partition: int
+    number: int
     null: str
-    is_shown: bool
+    is_terminal: bool
 
     def text(self, data: MaybeBytes) -> Iterable[str]:
         """Yield the parts of a key or a value."""
@@ -42,121 +42,125 @@ class _Place:
 
     def plain(self, data: memoryview) -> Iterable[str]:
         """Yield bytes unchanged; on a terminal without control characters."""
-        if len(data) <= PART_BYTES and not self.is_shown:
+        if len(data) <= PART_BYTES and not self.is_terminal:
             return (str(data, "utf-8", BYTES_AS_TEXT),)
         parts = (str(part, "utf-8", BYTES_AS_TEXT) for part in split_bytes(data))
-        return map(printable, parts) if self.is_shown else parts
+        return map(printable, parts) if self.is_terminal else parts
 
     def headers(self, row: Row) -> Iterator[str]:
         """Yield the parts of headers, like ``print_headers`` in kcat's format.c."""
-        before = ""
+        separator = ""
         for name, value in row.headers:
-            yield before
+            yield separator
             yield from self.plain(name)
             yield "="
             yield from (_NULL,) if value is None else self.plain(value)
-            before = ","
+            separator = ","
 
     def packed_length(self, data: MaybeBytes) -> Iterable[str]:
         """Yield the length of a value as four bytes, big-endian."""
         return self.plain(memoryview(_length(data).to_bytes(_LENGTH_BYTES, "big", signed=True)))
 
 
-_Part = Callable[[_Place, Row], Iterable[str]]
+_Formatter = Callable[[_PartitionFormat, Row], Iterable[str]]
 
-_TOKENS: Mapping[str, _Part] = {
-    "t": lambda place, _: (place.topic,),
-    "p": lambda place, _: (str(place.partition),),
+_TOKENS: Mapping[str, _Formatter] = {
+    "t": lambda partition, _: (partition.topic,),
+    "p": lambda partition, _: (str(partition.number),),
     "o": lambda _, row: (str(row.offset),),
-    "k": lambda place, row: place.text(row.key),
+    "k": lambda partition, row: partition.text(row.key),
     "K": lambda _, row: (str(_length(row.key)),),
-    "s": lambda place, row: place.text(row.value),
-    "v": lambda place, row: place.text(row.value),
+    "s": lambda partition, row: partition.text(row.value),
+    "v": lambda partition, row: partition.text(row.value),
     "S": lambda _, row: (str(_length(row.value)),),
-    "R": lambda place, row: place.packed_length(row.value),
+    "R": lambda partition, row: partition.packed_length(row.value),
     "T": lambda _, row: (str(row.timestamp_ms),),
-    "h": lambda place, row: place.headers(row),
+    "h": lambda partition, row: partition.headers(row),
 }
 
 
 class RecordTemplate:
     """Formats records by a template.
 
-    With `names_null`, null is printed as ``NULL`` instead of nothing. With `is_shown`, the text
-    goes to a terminal, and control characters in records are removed. Raises `ConfigError` for an
-    unknown token.
+    If `names_null`, null is printed as ``NULL`` instead of an empty text. If `is_terminal`, control
+    characters in records are escaped. Raises `ConfigError` for an unknown token.
     """
 
-    def __init__(self, template: str, *, names_null: bool = False, is_shown: bool = False) -> None:
-        self._parts = list(_parts(template))
+    def __init__(
+        self, template: str, *, names_null: bool = False, is_terminal: bool = False
+    ) -> None:
+        self._formatters = list(_parse_template(template))
         self._null = _NULL if names_null else ""
-        self._is_shown = is_shown
+        self._is_terminal = is_terminal
 
-    def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
+    def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
         topic = rows.column("topic")[0].as_py()
         decode = decoder_of_topic(topic)
         is_typed = [not pa.types.is_binary(rows.column(name).type) for name in ("key", "value")]
-        printed: Iterator[Row] = PrintedRecords.of_rows(rows).rows()
+        printed_rows: Iterator[Row] = PrintedRecords.of_rows(rows).rows()
         if any(is_typed):
-            printed = (_as_json(row, *is_typed) for row in printed)
+            printed_rows = (_encode_decoded_fields(row, *is_typed) for row in printed_rows)
         if decode is not None:
-            # Secrets of the cluster are omitted.
-            printed = (decoded_row(decode, row) for row in printed)
-        return self._texts(topic, rows.column("partition").to_pylist(), printed)
+            # Removes secrets of the cluster.
+            printed_rows = (decode_row(decode, row) for row in printed_rows)
+        return self._format_rows(topic, rows.column("partition").to_pylist(), printed_rows)
 
-    def _texts(self, topic: str, numbers: Sequence[int], rows: Iterator[Row]) -> Iterator[str]:
-        places = {
-            number: _Place(topic, number, self._null, self._is_shown) for number in set(numbers)
+    def _format_rows(
+        self, topic: str, numbers: Sequence[int], rows: Iterator[Row]
+    ) -> Iterator[str]:
+        partition_formats = {
+            number: _PartitionFormat(topic, number, self._null, self._is_terminal)
+            for number in set(numbers)
         }
         for number, row in zip(numbers, rows, strict=True):
-            for part in self._parts:
-                yield from part(places[number], row)
+            for format_token in self._formatters:
+                yield from format_token(partition_formats[number], row)
 
 
-def _as_json(row: Row, has_key: bool, has_value: bool) -> Row:  # noqa: FBT001, of both parts
-    """Return a row whose key or value is JSON, if it is decoded."""
-    found = row.decoded
-    if found is None or found.error is not None:
+def _encode_decoded_fields(row: Row, has_key: bool, has_value: bool) -> Row:  # noqa: FBT001, because they are flags
+    """Replace the key or value of a decoded row by its JSON text."""
+    decoded = row.decoded
+    if decoded is None or decoded.error is not None:
         return row
-    key = _encoded(found.key) if has_key else row.key
-    return row._replace(key=key, value=_encoded(found.value) if has_value else row.value)
+    key = _encode_text(decoded.key) if has_key else row.key
+    return row._replace(key=key, value=_encode_text(decoded.value) if has_value else row.value)
 
 
-def _encoded(text: str | None) -> MaybeBytes:
+def _encode_text(text: str | None) -> MaybeBytes:
     return None if text is None else memoryview(text.encode())
 
 
-def ends_lines(template: str) -> bool:
+def prints_line_breaks(template: str) -> bool:
     parts = _TOKEN.split(template)
-    return "R" in parts[1::2] or any("\n" in _unescaped(text) for text in parts[::2])
+    return "R" in parts[1::2] or any("\n" in _unescape(text) for text in parts[::2])
 
 
-def _parts(template: str) -> Iterator[_Part]:
+def _parse_template(template: str) -> Iterator[_Formatter]:
     for number, text in enumerate(_TOKEN.split(template)):
         if not number % 2:
             if text:
-                yield _fixed(_unescaped(text))
+                yield _format_literal(_unescape(text))
         elif text == "%":
-            yield _fixed("%")
+            yield _format_literal("%")
         elif text in _TOKENS:
             yield _TOKENS[text]
         else:
             raise ConfigError(
-                f"%{text} is not a token of a format",
-                expected=", ".join(f"%{each}" for each in (*_TOKENS, "%")),
+                f"unknown token %{text} in the template",
+                expected=", ".join(f"%{token}" for token in (*_TOKENS, "%")),
             )
 
 
-def _fixed(text: str) -> _Part:
+def _format_literal(text: str) -> _Formatter:
     return lambda _place, _row: (text,)
 
 
-def _unescaped(text: str) -> str:
-    return _ESCAPE.sub(_character, text)
+def _unescape(text: str) -> str:
+    return _ESCAPE.sub(_unescape_match, text)
 
 
-def _character(match: re.Match[str]) -> str:
+def _unescape_match(match: re.Match[str]) -> str:
     text = match[1]
     if text in _ESCAPED:
         return _ESCAPED[text]

@@ -50,28 +50,28 @@ _CONTROL_TYPES = (
     "kraft_voters",
 )
 # Longer binary keys and values are truncated to this size on a terminal.
-_SHORT_BYTES = 24
+_TRUNCATED_BYTES = 24
 _CONTROL_KEY_BYTES = 4
 _TRANSACTION_MARKER_BYTES = 6
 _GAP = "  "
 
 
 def json_value(data: MaybeBytes, form: str) -> Iterable[str]:
-    return _value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
+    return _format_value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
 
 
-def shown_bytes(data: MaybeBytes, form: str) -> Iterable[str]:
-    """Yield the parts of a readable value."""
-    return _value(data, form, _quoted, "0x", "")
+def readable_value(data: MaybeBytes, form: str) -> Iterable[str]:
+    """Yield the parts of a value as quoted text or hexadecimal digits."""
+    return _format_value(data, form, _quote, "0x", "")
 
 
-def _value(
+def _format_value(
     data: MaybeBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
 ) -> Iterable[str]:
     if data is None:
         return ("null",)
     if len(data) > PART_BYTES:
-        return _large_value(data, form, quote, before_hex, after_hex)
+        return _format_large_value(data, form, quote, before_hex, after_hex)
     if form == TEXT:
         try:
             return (quote(str(data, "utf-8")),)
@@ -80,7 +80,7 @@ def _value(
     return (before_hex, data.hex(), after_hex)
 
 
-def _large_value(
+def _format_large_value(
     data: memoryview, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
 ) -> Iterator[str]:
     if form == TEXT and _is_text(data):
@@ -107,7 +107,7 @@ def _is_text(data: memoryview) -> bool:
     return True
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote a text as in JSON, with all unprintable characters escaped."""
     quoted = encode_basestring(text)
     if quoted.isprintable():
@@ -118,9 +118,9 @@ def _quoted(text: str) -> str:
 class RecordText:
     """Formats records as JSON objects or as aligned columns.
 
-    Keys and values have a `BytesForm` each, by default text; the form of values also applies to
-    headers. `decode` decodes the records of an internal topic. Columns then show the decoded record
-    instead of key and value, unless their forms are set; JSON has both.
+    `keys` and `values` are a `BytesForm`, by default text; `values` also applies to headers.
+    `decode` decodes the records of an internal topic. Columns then show the decoded record, unless
+    `keys` or `values` is set. JSON always contains the decoded record, the key and the value.
     """
 
     _columns: tuple[str, ...] = ("position_bytes", "offset", "timestamp", "producer_id", "sequence")
@@ -135,7 +135,7 @@ class RecordText:
         self._decode = decode
         self._shows_decoded = keys is None and values is None
         self._widths: list[int] = []
-        # Members that precede the others in every JSON object.
+        # The first members of every JSON object.
         self._first_members = ""
 
     def lines(
@@ -145,54 +145,56 @@ class RecordText:
     ) -> Iterator[str]:
         """Yield the lines of records in parts, including line ends.
 
-        The first line is preceded by the column names. `select` filters the rows; by default all
-        are printed.
+        The first line is preceded by the column names. `select` filters the rows; by default, all
+        rows are printed.
         """
         rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:
-            rows = map(partial(decoded_row, self._decode), rows)
-        return (self._json if self._as_json else self._readable)(rows)
+            rows = map(partial(decode_row, self._decode), rows)
+        return (self._json_lines if self._as_json else self._table_lines)(rows)
 
     def members(self, records: PrintedRecords) -> Iterator[tuple[str, str]]:
-        """Yield the parts of the first record with their names."""
+        """Yield the names and texts of the first record's key, value and headers."""
         row = next(records.rows())
         if self._decode is not None:
-            row = decoded_row(self._decode, row)
+            row = decode_row(self._decode, row)
         if row.is_control:
-            yield "control", _control_text(row).removeprefix("control: ")
+            yield "control", _format_control(row).removeprefix("control: ")
             return
         if row.decoded is not None:
-            yield "record", decoded_text(row.decoded)
+            yield "record", format_decoded(row.decoded)
             return
-        yield "key", "".join(shown_bytes(row.key, self._keys))
-        yield "value", "".join(shown_bytes(row.value, self._values))
+        yield "key", "".join(readable_value(row.key, self._keys))
+        yield "value", "".join(readable_value(row.value, self._values))
         for name, value in row.headers:
             yield (
                 "header",
-                f"{''.join(shown_bytes(name, TEXT))} = {''.join(shown_bytes(value, TEXT))}",
+                f"{''.join(readable_value(name, TEXT))} = {''.join(readable_value(value, TEXT))}",
             )
 
-    def _readable(self, rows: Iterable[Row]) -> Iterator[str]:
-        align, place_of = self._align, self._place_of
+    def _table_lines(self, rows: Iterable[Row]) -> Iterator[str]:
+        align, format_leading_cells = self._align, self._format_leading_cells
         for row in rows:
-            first = not self._widths
-            place = place_of(row)
-            widths = list(map(max, self._widths or map(len, self._columns), map(len, place)))
+            is_first = not self._widths
+            leading_cells = format_leading_cells(row)
+            widths = list(
+                map(max, self._widths or map(len, self._columns), map(len, leading_cells))
+            )
             self._widths = widths
-            if first:
+            if is_first:
                 forms = (("key", self._keys), ("value", self._values))
-                shown = [name for name, form in forms if form != NONE]
-                yield _GAP.join([*map(align, self._columns, widths), *shown]) + "\n"
-            yield _GAP.join([*map(align, place, widths), ""])
+                value_columns = [name for name, form in forms if form != NONE]
+                yield _GAP.join([*map(align, self._columns, widths), *value_columns]) + "\n"
+            yield _GAP.join([*map(align, leading_cells, widths), ""])
             if row.is_control:
-                yield _control_text(row)
+                yield _format_control(row)
             elif row.decoded is not None and self._shows_decoded:
-                yield decoded_text(row.decoded)
+                yield format_decoded(row.decoded)
             else:
-                yield from self._cells(row)
+                yield from self._value_cells(row)
             yield "\n"
 
-    def _place_of(self, row: Row) -> tuple[str, ...]:
+    def _format_leading_cells(self, row: Row) -> tuple[str, ...]:
         """Return the cells before key and value."""
         return (
             str(row.position_bytes),
@@ -202,27 +204,27 @@ class RecordText:
             str(row.sequence),
         )
 
-    def _cells(self, row: Row) -> Iterator[str]:
+    def _value_cells(self, row: Row) -> Iterator[str]:
         gap = ""
         for data, form in ((row.key, self._keys), (row.value, self._values)):
             if form != NONE:
                 yield gap
-                yield from self._shown(data, form)
+                yield from self._readable_value(data, form)
                 gap = _GAP
-        before = f"{gap}headers: "
+        separator = f"{gap}headers: "
         for name, value in row.headers:
-            yield before
-            yield from shown_bytes(name, TEXT)
+            yield separator
+            yield from readable_value(name, TEXT)
             if self._values != NONE:
                 yield " = "
-                yield from self._shown(value, self._values)
-            before = ", "
+                yield from self._readable_value(value, self._values)
+            separator = ", "
 
-    def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
+    def _readable_value(self, data: MaybeBytes, form: str) -> Iterable[str]:
         """Yield the parts of a readable key or value."""
-        return shown_bytes(data, form)
+        return readable_value(data, form)
 
-    def _json(self, rows: Iterable[Row]) -> Iterator[str]:
+    def _json_lines(self, rows: Iterable[Row]) -> Iterator[str]:
         for row in rows:
             keys, values = self._keys, self._values
             control, epoch = "null", "null"
@@ -238,7 +240,7 @@ class RecordText:
                 f'"timestamp_ms": {row.timestamp_ms}, "producer_id": {row.producer_id}, '
                 f'"producer_epoch": {row.producer_epoch}, "sequence": {row.sequence}, '
                 f'"control_type": {control}, "coordinator_epoch": {epoch}, '
-                f'"key_bytes": {_size(row.key)}, "value_bytes": {_size(row.value)}, '
+                f'"key_bytes": {_format_size(row.key)}, "value_bytes": {_format_size(row.value)}, '
             )
             if keys != NONE:
                 yield '"key": '
@@ -250,53 +252,53 @@ class RecordText:
                 yield ", "
             yield from self._json_headers(row.headers) if row.headers else ('"headers": []',)
             if row.decoded is not None:
-                yield f', "decoded": {_decoded_json(row.decoded)}'
+                yield f', "decoded": {_format_decoded_json(row.decoded)}'
             yield "}\n"
 
     def _json_headers(self, headers: Iterable[PrintedHeader]) -> Iterator[str]:
-        before = '"headers": [{"key": '
+        separator = '"headers": [{"key": '
         for name, value in headers:
-            yield before
+            yield separator
             yield from json_value(name, TEXT)
             if self._values != NONE:
                 yield ', "value": '
                 yield from json_value(value, self._values)
-            before = '}, {"key": '
+            separator = '}, {"key": '
         yield "}]"
 
 
 def readable_time(timestamp_ms: int) -> str:
-    """Format a time; a dash for none."""
+    """Format a timestamp; a dash if there is none."""
     if timestamp_ms == NO_TIMESTAMP:
         return "-"
     time = format_time(timestamp_ms) if timestamp_ms >= 0 else None
     return time or str(timestamp_ms)
 
 
-def decoded_row(decode: Decode, row: Row) -> Row:
-    """Decode a row, and remove fields that must not be shown."""
+def decode_row(decode: Decode, row: Row) -> Row:
+    """Decode a row, and remove secrets."""
     if row.is_control:
         return row
     key, value = (None if data is None else bytes(data) for data in (row.key, row.value))
-    found = decode(key, value)
-    return row._replace(decoded=found, value=None if found.hides_value else row.value)
+    decoded = decode(key, value)
+    return row._replace(decoded=decoded, value=None if decoded.hides_value else row.value)
 
 
-def decoded_text(decoded: Decoded) -> str:
+def format_decoded(decoded: Decoded) -> str:
     """Format a decoded record of an internal topic."""
     if decoded.error is not None:
-        return printable(f"not decoded: {decoded.error}")
-    texts = (decoded.key, decoded.value or "null")
-    return printable(_GAP.join(text for text in texts if text is not None))
+        return printable(f"decoding failed: {decoded.error}")
+    parts = (decoded.key, decoded.value or "null")
+    return printable(_GAP.join(text for text in parts if text is not None))
 
 
-def _decoded_json(decoded: Decoded) -> str:
+def _format_decoded_json(decoded: Decoded) -> str:
     error = "null" if decoded.error is None else json.dumps(decoded.error)
     key, value = decoded.key or "null", decoded.value or "null"
     return f'{{"key": {key}, "value": {value}, "error": {error}}}'
 
 
-def _size(data: MaybeBytes) -> str:
+def _format_size(data: MaybeBytes) -> str:
     return "null" if data is None else str(len(data))
 
 
@@ -319,40 +321,37 @@ def _coordinator_epoch(row: Row) -> int | None:
     return int.from_bytes(value[2:_TRANSACTION_MARKER_BYTES], "big", signed=True)
 
 
-def _control_text(row: Row) -> str:
+def _format_control(row: Row) -> str:
     kind = _control_type(row)
     epoch = _coordinator_epoch(row)
     if epoch is not None:
         return f"control: {kind}, coordinator epoch {epoch}"
-    key, value = ("".join(shown_bytes(data, HEX)) for data in (row.key, row.value))
+    key, value = ("".join(readable_value(data, HEX)) for data in (row.key, row.value))
     return f"control: {kind}, key {key}, value {value}"
 
 
 class RecordPrinter(Protocol):
     """Formats records of several partitions."""
 
-    def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
+    def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
 
 
 def print_records(
     records: RecordStream,
-    text: RecordPrinter,
-    printing: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
+    printer: RecordPrinter,
+    print_context: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Print records to stdout while they are read, each in a context of `printing`."""
+    """Print records to stdout while they are read, each batch in a context of `print_context`."""
     with closing(records.batches()) as batches:
         for batch in batches:
-            with printing(sys.stdout):
-                sys.stdout.writelines(text.found_lines(batch))
+            with print_context(sys.stdout):
+                sys.stdout.writelines(printer.record_lines(batch))
                 sys.stdout.flush()
 
 
-class FoundText(RecordText):
-    """Formats records of several partitions as JSON objects or columns.
-
-    `values` is the `BytesForm` of values.
-    """
+class PartitionedRecordText(RecordText):
+    """Formats records of several partitions as JSON objects or columns."""
 
     _columns = ("partition", "offset", "timestamp")
     _align = staticmethod(str.ljust)
@@ -363,30 +362,34 @@ class FoundText(RecordText):
         self._partition = ""
         self._is_terminal = sys.stdout.isatty()
 
-    def found_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
+    def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the lines of records of one topic with `PRINTED_COLUMNS`."""
         topic = rows.column("topic")[0].as_py()
         self._decode = decoder_of_topic(topic)
         numbers = rows.column("partition").to_pylist()
-        return self.lines(PrintedRecords.of_rows(rows), partial(self._placed, topic, numbers))
+        return self.lines(
+            PrintedRecords.of_rows(rows), partial(self._set_partitions, topic, numbers)
+        )
 
-    def _placed(self, topic: str, numbers: Sequence[int], rows: Iterable[Row]) -> Iterator[Row]:
-        """Yield rows, and set the partition of each in the output."""
-        last = None
+    def _set_partitions(
+        self, topic: str, numbers: Sequence[int], rows: Iterable[Row]
+    ) -> Iterator[Row]:
+        """Yield rows, and set the partition that the output of each row contains."""
+        previous_number = None
         for number, row in zip(numbers, rows, strict=True):
-            if number != last:
-                last = number
+            if number != previous_number:
+                previous_number = number
                 self._partition = printable(f"{topic}-{number}")
                 self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
             yield row
 
-    def _shown(self, data: MaybeBytes, form: str) -> Iterable[str]:
-        """Yield the parts of a key or value; on a terminal only the start of a long binary one."""
+    def _readable_value(self, data: MaybeBytes, form: str) -> Iterable[str]:
+        """Yield the parts of a key or value; on a terminal, truncate long binary values."""
         if self._is_terminal and form == TEXT and data is not None:
             content = memoryview(data)
-            if len(content) > 2 * _SHORT_BYTES and not _is_text(content):
-                return "0x", content[:_SHORT_BYTES].hex(), f"... ({len(content):,} bytes)"
-        return super()._shown(data, form)
+            if len(content) > 2 * _TRUNCATED_BYTES and not _is_text(content):
+                return "0x", content[:_TRUNCATED_BYTES].hex(), f"... ({len(content):,} bytes)"
+        return super()._readable_value(data, form)
 
-    def _place_of(self, row: Row) -> tuple[str, ...]:
+    def _format_leading_cells(self, row: Row) -> tuple[str, ...]:
         return self._partition, str(row.offset), readable_time(row.timestamp_ms)

@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PROGRAM = "kafka-index"
-#: Shown in a line of its own or in the live line.
-COMPILING = "compiling kernels, once"
+#: Printed as a log line or in the live line.
+COMPILING = "compiling kernels (first run only)"
 # Wider than any table, since rich does not support an unlimited width.
 _UNBOUNDED_WIDTH = 1 << 20
 _DEFAULT_SIZE = 80, 25
 _INDENT = 2
 #: Maximum number of lines of a list.
-SHOWN = 20
+MAX_LIST_LINES = 20
 # The indentation of a line belongs to its first word.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
 # The styles of `Paint`; no other control sequences are passed on.
@@ -48,11 +48,11 @@ class Verbosity(Enum):
 
     @property
     def stdout(self) -> TextIO:
-        """The stream for output other than problems; with --quiet it is discarded."""
-        return _Discarded() if self is Verbosity.QUIET else sys.stdout
+        """The stream for output other than problems; with --quiet, output is discarded."""
+        return _NullStream() if self is Verbosity.QUIET else sys.stdout
 
 
-class _Discarded(StringIO):
+class _NullStream(StringIO):
     """A text stream that discards everything."""
 
     def write(self, text: str) -> int:
@@ -63,8 +63,8 @@ class _Discarded(StringIO):
 class Table:
     """A table of cells, which `Paint` may have styled.
 
-    `left` are the text columns, left-aligned, which wrap on a narrow terminal. Others contain
-    numbers: they are right-aligned and never wrap.
+    `left` are the text columns, which are left-aligned and wrap on a narrow terminal. Other columns
+    contain numbers, which are right-aligned and never wrap.
     """
 
     header: Sequence[str]
@@ -104,8 +104,8 @@ def terminal_size(stream: TextIO) -> tuple[int, int]:
     if not stream.isatty():
         return _UNBOUNDED_WIDTH, _DEFAULT_SIZE[1]
     columns, lines = os.get_terminal_size(stream.fileno())
-    given = os.environ.get("COLUMNS", "")
-    columns = int(given) if given.isdecimal() else columns
+    columns_variable = os.environ.get("COLUMNS", "")
+    columns = int(columns_variable) if columns_variable.isdecimal() else columns
     return columns or _DEFAULT_SIZE[0], lines or _DEFAULT_SIZE[1]
 
 
@@ -116,22 +116,19 @@ def escape_on_stdout() -> None:
 
 
 def print_text(stream: TextIO, items: Iterable[str | Table]) -> None:
-    """Print lines and tables; on a terminal they fit its width.
-
-    `Paint` may have styled the lines. A word wider than the terminal, such as a path, is not cut.
-    """
+    """Print lines and tables, which `Paint` may have styled; wrap lines at words on a terminal."""
     for item in items:
         lines: Iterable[str]
         if isinstance(item, Table):
-            lines = _table_lines(stream, item)
+            lines = _format_table(stream, item)
         else:
-            line = _shown(stream, item)
-            lines = _wrapped(stream, line) if stream.isatty() else [line]
+            line = _escape_controls(stream, item)
+            lines = _wrap_line(stream, line) if stream.isatty() else [line]
         stream.writelines(f"{line}\n" for line in lines)
 
 
-def _shown(stream: TextIO, text: str) -> str:
-    """Return printable text: styles are kept, other control characters escaped."""
+def _escape_controls(stream: TextIO, text: str) -> str:
+    """Escape control characters, except the styles of `Paint`."""
     if not is_styled(stream):
         return printable(text)
     return "".join(
@@ -141,44 +138,44 @@ def _shown(stream: TextIO, text: str) -> str:
 
 def print_log(text: str) -> None:
     """Print ``kafka-index: TEXT`` to stderr, after the time if it is not a terminal."""
-    sys.stderr.write(f"{log_time(sys.stderr)}{_PROGRAM}: {printable(text)}\n")
+    sys.stderr.write(f"{log_time_prefix(sys.stderr)}{_PROGRAM}: {printable(text)}\n")
     sys.stderr.flush()
 
 
 def print_error(text: str) -> None:
-    """Print an error to stderr, without a time: scripts rely on the start of the line."""
+    """Print an error to stderr, without a time, because scripts match the start of the line."""
     sys.stderr.write(f"{_PROGRAM}: error: {printable(text)}\n")
     sys.stderr.flush()
 
 
-def log_time(stream: TextIO) -> str:
+def log_time_prefix(stream: TextIO) -> str:
     """Return the prefix of a log line: the time in ISO 8601; empty on a terminal."""
     if stream.isatty():
         return ""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z ")
 
 
-def _table_lines(stream: TextIO, table: Table) -> list[str]:
-    cells = [[_shown(stream, cell) for cell in row] for row in table.rows]
-    plain = [table.header, *cells]
-    if not stream.isatty() and all(cell.isascii() for row in plain for cell in row):
-        widths = [max(map(len, column)) for column in zip(*plain, strict=True)]
+def _format_table(stream: TextIO, table: Table) -> list[str]:
+    cells = [[_escape_controls(stream, cell) for cell in row] for row in table.rows]
+    plain_rows = [table.header, *cells]
+    if not stream.isatty() and all(cell.isascii() for row in plain_rows for cell in row):
+        widths = [max(map(len, column)) for column in zip(*plain_rows, strict=True)]
         return [
             "  ".join(
                 cell.ljust(width) if number in table.left else cell.rjust(width)
                 for number, (cell, width) in enumerate(zip(row, widths, strict=True))
             ).rstrip()
-            for row in plain
+            for row in plain_rows
         ]
     from rich.table import Table as RichTable  # noqa: PLC0415, slow to import
     from rich.text import Text  # noqa: PLC0415, slow to import
 
     texts = [[Text.from_ansi(cell) for cell in row] for row in cells]
-    shown = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
+    rich_table = RichTable(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for number, title in enumerate(table.header):
         is_text = number in table.left
         width = max([len(title), *(row[number].cell_len for row in texts)])
-        shown.add_column(
+        rich_table.add_column(
             Text(title),
             justify="left" if is_text else "right",
             overflow="fold",
@@ -186,15 +183,15 @@ def _table_lines(stream: TextIO, table: Table) -> list[str]:
             min_width=None if is_text else width,
         )
     for row in texts:
-        shown.add_row(*row)
+        rich_table.add_row(*row)
     target = StringIO()
     console = rich_console(stream)
     console.file = target
-    console.print(shown, crop=False)
+    console.print(rich_table, crop=False)
     return [line.rstrip() for line in target.getvalue().splitlines()]
 
 
-def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
+def _wrap_line(stream: TextIO, line: str) -> Iterator[str]:
     """Wrap a line for a terminal; later lines are indented further."""
     console = rich_console(stream)
     if len(line) <= console.width:
@@ -207,7 +204,7 @@ def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
         yield line
         return
     indent = len(text.plain) - len(text.plain.lstrip())
-    breaks = _breaks(text.plain, console.width, indent + _INDENT)
+    breaks = _line_starts(text.plain, console.width, indent + _INDENT)
     for number, part in enumerate(text.divide(breaks)):
         part.rstrip()
         with console.capture() as captured:
@@ -215,15 +212,15 @@ def _wrapped(stream: TextIO, line: str) -> Iterator[str]:
         yield " " * (indent + _INDENT if number else 0) + captured.get()
 
 
-def _breaks(text: str, width: int, indent: int) -> Iterator[int]:
-    """Yield the positions of words that start a line; words are never cut."""
+def _line_starts(text: str, width: int, indent: int) -> Iterator[int]:
+    """Yield the positions of words that start a line; words are never split."""
     from rich.cells import cell_len  # noqa: PLC0415, slow to import
 
-    start = used = 0
+    start = line_width = 0
     for word in _WORD.finditer(text):
-        end = used + cell_len(text[start : word.end()].rstrip())
-        if end > width and word.start() > start:
-            start, used = word.start(), indent
+        extended_width = line_width + cell_len(text[start : word.end()].rstrip())
+        if extended_width > width and word.start() > start:
+            start, line_width = word.start(), indent
             yield start
 
 
@@ -252,30 +249,32 @@ class Paint:
         return click.style(text, fg=colour) if self._enabled else text
 
 
-def first_lines(
+def format_list(
     title: str,
     lines: Sequence[str],
     *,
     total: int | None = None,
-    most: int | None = SHOWN,
+    max_lines: int | None = MAX_LIST_LINES,
     noun: str | None = None,
     after: str = "",
 ) -> list[str]:
-    """Return the first lines of a list below its title, and the number of others, if any.
+    """Format a title, the first lines of a list, and the number of omitted lines, if any.
 
-    `total` includes lines that are not given.
+    `total` is the number of lines if `lines` has only the first lines.
     """
     if not (lines or total):
         return []
-    shown = lines[:most]
-    left = (len(lines) if total is None else total) - len(shown)
-    more = plural(left, f"more {noun}") if noun else f"{format_count(left)} more"
-    rest = [f"  and {more}{after}"] if left > 0 else []
-    return ["", title, *(f"  {line}" for line in shown), *rest]
+    shown_lines = lines[:max_lines]
+    hidden_count = (len(lines) if total is None else total) - len(shown_lines)
+    count_text = (
+        plural(hidden_count, f"more {noun}") if noun else f"{format_count(hidden_count)} more"
+    )
+    last_line = [f"  and {count_text}{after}"] if hidden_count > 0 else []
+    return ["", title, *(f"  {line}" for line in shown_lines), *last_line]
 
 
 def announce_compilation() -> None:
-    """Print a line at the first compilation, on a terminal; a live line replaces it."""
+    """Print a line at the first compilation, on a terminal without a live line."""
     if sys.stderr.isatty():
         from kafka_index.core.kernels.compile_clock import compile_clock  # noqa: PLC0415, slow to import
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from kafka_index.core.errors import InputError, argument_text
-from kafka_index.core.format.config import members_of
+from kafka_index.core.format.config import to_list_members
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.uri_passwords import path_of
 from kafka_index.core.job.request import BytesKind, naming, wrong_value
@@ -30,7 +30,7 @@ def keys_of(given: object, name: str) -> tuple[bytes, ...]:
     """Convert keys, given as a list or a file."""
     if isinstance(given, str | PathLike):
         return read_keys(path_of(given, name))
-    members = members_of(given)
+    members = to_list_members(given)
     if members is None:
         raise wrong_value(
             f"{name} is not a list of keys", "a path, or a list of text or bytes", given
@@ -86,7 +86,7 @@ def partitions_of(given: object) -> dict[str, list[int]] | None:
     if given is None:
         return None
     if isinstance(given, Mapping):
-        found = {topic: members_of(numbers) for topic, numbers in given.items()}
+        found = {topic: to_list_members(numbers) for topic, numbers in given.items()}
         if all(isinstance(topic, str) and own is not None for topic, own in found.items()):
             return {
                 topic: [to_integer(number, f"partitions of {topic}") for number in own or ()]

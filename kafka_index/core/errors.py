@@ -55,8 +55,8 @@ _TYPE_NAMES: dict[Any, str] = {
     bool: "True or False",
     Integral: "an integer",
     Integral | None: "an integer, or None",
-    str: "a text",
-    str | None: "a text, or None",
+    str: "a string",
+    str | None: "a string or None",
     Mapping: "a mapping",
 }
 _FIELD_TYPES = {

@@ -286,7 +286,7 @@ def properties_of_mapping(
         if not isinstance(value, kinds):
             raise ConfigError(
                 f"{name} has a value of {key} that is not one of a setting",
-                expected="a text" if kinds is str else "a text or a number",
+                expected="a string" if kinds is str else "a string or a number",
                 found=argument_text(value),
             )
         found[key] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()

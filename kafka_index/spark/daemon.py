@@ -22,8 +22,8 @@ class _Worker(Protocol):
     def __call__(self, sock: socket.socket, authenticated: bool) -> int: ...  # noqa: FBT001, PySpark's
 
 
-# Frozen as well: the collector visits modules that a worker imports itself after every task.
-_IMPORTED_BY_TASKS = (
+# Imported before the collector is frozen. Otherwise it would visit these modules after each task.
+_TASK_MODULES = (
     "pyspark.worker",
     "pandas",
     "kafka_index.commands.build.log_build",
@@ -39,37 +39,37 @@ _IMPORTED_BY_TASKS = (
 
 
 @contextlib.contextmanager
-def _quiet_stdout() -> Iterator[None]:
-    """Redirect prints to stderr: the daemon uses stdout for its protocol with the JVM."""
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect prints to stderr, since stdout is the protocol between daemon and JVM."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout_copy = os.dup(1)
     os.dup2(2, 1)
     try:
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout_copy, 1)
+        os.close(stdout_copy)
 
 
 def prepare() -> None:
-    """Import the modules of tasks and compile the kernels; on failure, tasks do it themselves."""
-    with _quiet_stdout():
+    """Import the modules of tasks and compile the kernels; after a failure, each task does so."""
+    with _stdout_to_stderr():
         try:
-            for name in _IMPORTED_BY_TASKS:
+            for name in _TASK_MODULES:
                 importlib.import_module(name)
             importlib.import_module("kafka_index.core.kernels.warm_up").warm_up()
         except Exception as error:  # noqa: BLE001, because tasks can do without
-            sys.stderr.write(f"kafka-index: workers start cold: {error!r}\n")
+            sys.stderr.write(f"kafka-index: warming up Python workers failed: {error!r}\n")
     gc.collect()
     gc.freeze()
 
 
-def ending_with_its_pipe(run_worker: _Worker) -> _Worker:
-    """Wrap PySpark's worker loop so that it ends without a traceback if the JVM closes the pipe.
+def exit_on_closed_pipe(run_worker: _Worker) -> _Worker:
+    """Wrap PySpark's worker loop to return without a traceback if the JVM closes the pipe.
 
-    The JVM does this to a worker that was idle for a minute. The exit code is nonzero, because
-    after 0 the daemon would run the worker on the closed pipe again.
+    The JVM closes the pipe of a worker that was idle for a minute. The exit code is nonzero,
+    because after 0 the daemon would run the worker on the closed pipe again.
     """
 
     def worker(sock: socket.socket, authenticated: bool) -> int:  # noqa: FBT001, PySpark's
@@ -86,7 +86,7 @@ def main() -> None:
     prepare()
     from pyspark import daemon
 
-    daemon.worker = ending_with_its_pipe(daemon.worker)
+    daemon.worker = exit_on_closed_pipe(daemon.worker)
     daemon.manager()
 
 

@@ -105,16 +105,16 @@ from kafka_index.spark.option_values import (
 )
 from kafka_index.spark.workers import NOT_SHARED_HINT, arrow_schema
 
-#: The last two are for the command ``import``, which rejects existing partitions.
-_OWN = ("path", "orderby", "topicids", "runid", "importmode")
-_SHOWN = 3
+#: Only the command ``import``, which rejects existing partitions, sets the last two options.
+_SOURCE_OPTIONS = ("path", "orderby", "topicids", "runid", "importmode")
+_MAX_LISTED_PARTITIONS = 3
 #: Maximum number of partitions that a task writes at a time, since each keeps a log open.
-_MAX_OPEN = 512
+_MAX_OPEN_LOGS = 512
 
 
 @dataclass
 class PartitionsWritten(WriterCommitMessage):
-    """The partitions that a task has staged."""
+    """The staged partitions of a task."""
 
     partitions: tuple[ImportedPartition, ...]
 
@@ -123,15 +123,15 @@ class KafkaLogWriter(DataSourceArrowWriter):
     """Writes records to log directories.
 
     Options are ``path``, ``orderBy``, ``topicIds``, and settings with Kafka's names. `overwrite`
-    replaces the output of an earlier import instead of continuing it.
+    replaces the output of an earlier import instead of continuing this import.
     """
 
     def __init__(self, options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> None:
-        given = {name.lower(): value for name, value in options.items()}
-        self._root = _root(given)
-        self._settings = _settings(given, overwrite=overwrite)
+        lowercase_options = {name.lower(): value for name, value in options.items()}
+        self._root = _parse_output(lowercase_options)
+        self._settings = _settings(lowercase_options, overwrite=overwrite)
         check_columns(arrow_schema(schema), self._settings)
-        # A running broker is detected before the work, and again at the commit.
+        # Detects a running broker before the work; the commit checks again.
         with Output.for_data_directory(self._root) as output:
             if overwrite:
                 check_overwrite(self._root)
@@ -141,7 +141,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         """Stage the rows of a task."""
         if not os.path.isdir(self._staging):
             raise PublishError(
-                "the executors do not see the output, or another run has taken it over",
+                "the executors do not see the staging directory, or another run has removed it",
                 path=self._staging,
                 hint=NOT_SHARED_HINT,
             )
@@ -152,20 +152,20 @@ class KafkaLogWriter(DataSourceArrowWriter):
             for batch in iterator:
                 for partition, rows in split_by_partition(batch):
                     if partition not in logs:
-                        self._check_count(len(logs))
+                        self._check_partition_count(len(logs))
                         logs[partition] = PartitionImport(
                             self._root, folder, partition, self._settings
                         )
                     logs[partition].append(rows)
-            written = tuple(logs[partition].finish() for partition in sorted(logs))
+            imported_partitions = tuple(logs[partition].finish() for partition in sorted(logs))
         except BaseException as error:
             for log in logs.values():
                 log.abort()
             remove_directory(folder)
             if isinstance(error, OrderError):
-                error.hint = f"sort the rows: df.{self._remedy()}"
+                error.hint = f"sort the rows: df.{self._sort_expression()}"
             raise
-        return PartitionsWritten(written)
+        return PartitionsWritten(imported_partitions)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Publish the partitions of all tasks.
@@ -181,14 +181,15 @@ class KafkaLogWriter(DataSourceArrowWriter):
         with Output.for_data_directory(self._root, staging=self._staging) as output:
             target = ImportTarget(output, self._settings.mode)
             counts = Counter(each.staged.partition for each in partitions)
-            torn = sorted(each for each, count in counts.items() if count > 1)
-            if torn:
-                names = first_of([each.directory_name for each in torn], _SHOWN)
+            duplicate_partitions = sorted(each for each, count in counts.items() if count > 1)
+            if duplicate_partitions:
+                names = first_of(
+                    [each.directory_name for each in duplicate_partitions], _MAX_LISTED_PARTITIONS
+                )
                 raise InputError(
-                    f"the rows of a partition came from several tasks: {names}; nothing was "
-                    "written",
+                    f"several tasks have rows of the same partition: {names}; nothing was written",
                     path=self._root,
-                    hint=f"write df.{self._remedy()}",
+                    hint=f"repartition and sort the rows: df.{self._sort_expression()}",
                 )
             for each in partitions:
                 target.publish(each)
@@ -198,39 +199,39 @@ class KafkaLogWriter(DataSourceArrowWriter):
         """Remove the staged partitions."""
         remove_directory(self._staging)
 
-    def _remedy(self) -> str:
+    def _sort_expression(self) -> str:
         by = self._settings.order_by or "offset"
         return (
             'repartition("topic", "partition")'
             f'.sortWithinPartitions("topic", "partition", {json.dumps(by)})'
         )
 
-    def _check_count(self, count: int) -> None:
-        if count == _MAX_OPEN:
+    def _check_partition_count(self, count: int) -> None:
+        if count == _MAX_OPEN_LOGS:
             raise InputError(
-                "a task has the rows of too many partitions",
-                expected=f"{_MAX_OPEN} or less",
-                hint=f"use more tasks: df.repartition(n, ...) instead of df.{self._remedy()}",
+                "a task has rows of too many partitions",
+                expected=f"at most {_MAX_OPEN_LOGS} partitions",
+                hint="use more tasks: df.repartition(n, ...) instead of "
+                f"df.{self._sort_expression()}",
             )
 
 
-def _root(options: Mapping[str, str]) -> str:
+def _parse_output(options: Mapping[str, str]) -> str:
     if "path" not in options:
-        raise InputError("the option path is missing", hint="name a data directory")
+        raise InputError("the option path is missing", hint="give the path of a data directory")
     refuse_remote(
         options["path"],
-        "logs are written to a file system, for a broker to mount",
-        hint="write to a folder that driver and executors share, and copy it",
+        "kafka-log writes only to file systems",
+        hint="write to a folder that driver and executors share, and copy the folder",
     )
     return os.path.realpath(local_path(options["path"]))
 
 
 def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
-    unknown = [name for name in options if name not in _OWN and "." not in name]
+    unknown = [name for name in options if name not in _SOURCE_OPTIONS and "." not in name]
     if unknown:
         raise InputError(
-            "kafka-log has no such option for writing",
-            found=unknown[0],
+            f"unknown option {unknown[0]} for writing to kafka-log",
             hint=f"see {help_page('import')}",
         )
     try:
@@ -239,11 +240,13 @@ def _settings(options: Mapping[str, str], *, overwrite: bool) -> ImportSettings:
         topic_ids = None
     if not isinstance(topic_ids, dict):
         raise InputError(
-            "topicIds is not JSON", expected='{"TOPIC": "ID"}', found=options.get("topicids")
+            "the option topicIds is not a JSON object",
+            expected='{"TOPIC": "ID"}',
+            found=options.get("topicids"),
         )
     mode = ImportMode.OVERWRITE if overwrite else ImportMode.APPEND
     settings = ImportSettings.of_properties(
-        {name: value for name, value in options.items() if name not in _OWN},
+        {name: value for name, value in options.items() if name not in _SOURCE_OPTIONS},
         mode=ImportMode(options.get("importmode", mode.value)),
         order_by=options.get("orderby"),
         topic_ids=topic_ids,
@@ -257,25 +260,25 @@ _MODES = {
     "PERMISSIVE": OnDamage.PERMISSIVE,
     "DROPMALFORMED": OnDamage.DROP,
 }
-#: Internal topics, which a pattern does not subscribe to.
-_INTERNAL = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
-_FLAGS = re.compile(r"\(\?([imsx]+)\)")
-_TIERED_COMPANIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
+#: Internal topics, to which a pattern does not subscribe.
+_INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
+_PATTERN_FLAGS = re.compile(r"\(\?([imsx]+)\)")
+_TIERED_OPTIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
 #: Default approximate size of log data per task.
 TASK_BYTES = 128 << 20
-#: Options that select topics or partitions; only one may be given.
+#: Options that select topics or partitions, and are mutually exclusive.
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 #: Prefix of storage options.
 STORAGE_PREFIX = "storage."
-# Command-line option names, for which users may mean options of Spark's Kafka source.
-_MEANT = {
+# Names of command-line options, with the corresponding options of Spark's Kafka source.
+_OPTION_SYNONYMS = {
     "topics": "subscribePattern",
     "topic": "subscribe",
     "input": "path",
     "isolation": "kafka.isolation.level",
 }
-_KNOWN = frozenset(
+_READ_OPTIONS = frozenset(
     name.lower()
     for name in (
         "path",
@@ -314,7 +317,7 @@ _KNOWN = frozenset(
     )
 )
 #: Also rejected by Spark's Kafka source, because they change rows or the start of a read.
-_REFUSED = frozenset(
+_REJECTED_OPTIONS = frozenset(
     f"kafka.{name}"
     for name in (
         "auto.offset.reset",
@@ -325,7 +328,7 @@ _REFUSED = frozenset(
     )
 )
 #: Options of Spark's Kafka source without effect on a batch read.
-_IGNORED = frozenset(
+_IGNORED_OPTIONS = frozenset(
     name.lower()
     for name in (
         "groupIdPrefix",
@@ -344,10 +347,24 @@ _IGNORED = frozenset(
 class SourceOptions:
     """The options of a ``kafka-log`` read.
 
-    `topics` is a pattern; `topic_names` and `partitions` must exist. `rows` is None for records. If
-    the logs allow it, there are at least `min_partitions` tasks, and a task reads about `max_bytes`
-    of logs and at most `max_records` offsets. `follow_links` reads files even if they are links
-    that point outside the paths. `ignored` are options without effect.
+    Attributes
+    ----------
+    topics : str, optional
+        A pattern.
+    topic_names, partitions
+        Topics and partitions that must exist.
+    rows : BatchForm, optional
+        None to read records.
+    min_partitions : int
+        Minimum number of tasks, if the logs can be split.
+    max_bytes : int
+        Approximate maximum bytes of logs per task.
+    max_records : int, optional
+        Maximum number of offsets per task.
+    follow_links : bool
+        Read links that point outside the paths.
+    ignored : tuple of str
+        Options without effect.
     """
 
     paths: tuple[str, ...] = ()
@@ -371,7 +388,7 @@ class SourceOptions:
 
 @dataclass(frozen=True, slots=True)
 class SourceDecode:
-    """The options of typed columns, as `core.parameters.DecodeRequest` has them."""
+    """The options of typed columns; for the fields, see `core.parameters.DecodeRequest`."""
 
     inputs: tuple[str, ...]
     decode: Decode | None
@@ -382,76 +399,80 @@ class SourceDecode:
     max_decompressed_bytes: int
 
 
-def _decode(options: Mapping[str, str], paths: tuple[str, ...]) -> SourceDecode | None:
-    """Return the options of typed columns; None without ``decode``."""
-    parts = parse_choice(options, "decode", {"": None, **{one.value: one for one in Decode}})
-    if parts is None:
+def _parse_decode(options: Mapping[str, str], paths: tuple[str, ...]) -> SourceDecode | None:
+    """Parse the options of typed columns; return None without ``decode``."""
+    decode = parse_choice(
+        options, "decode", {"": None, **{member.value: member for member in Decode}}
+    )
+    if decode is None:
         for name in ("schemas", "valueschema", "decodeerrors", "schemacontext"):
             if name in options:
-                raise InputError(f"the option {name} requires decode")
+                raise InputError(f"the option {name} requires the option decode")
         return None
     return SourceDecode(
         paths,
-        parts,
+        decode,
         options.get("schemas", FROM_DUMP),
         options.get("valueschema"),
-        parse_choice(options, "decodeerrors", {one.value: one for one in DecodeErrors}),
+        parse_choice(options, "decodeerrors", {member.value: member for member in DecodeErrors}),
         options.get("schemacontext", DEFAULT_CONTEXT),
-        _max_decompressed_bytes(options),
+        _parse_max_decompressed_bytes(options),
     )
 
 
-def _max_decompressed_bytes(options: Mapping[str, str]) -> int:
-    return parse_number(options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, least=1)
+def _parse_max_decompressed_bytes(options: Mapping[str, str]) -> int:
+    return parse_number(options, "maxdecompressedbytes", DEFAULT_MAX_DECOMPRESSED_BYTES, minimum=1)
 
 
-def parse_options(given: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
+def parse_options(spark_options: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
     """Parse the options of a read; names are case-insensitive.
 
     Times are relative to `now`, in ms, by default the current time.
     """
-    options = {name.lower(): value for name, value in given.items()}
+    options = {name.lower(): value for name, value in spark_options.items()}
     ignored = check_names(options)
     paths = parse_names(options, "path")
     refuse_passwords([*paths, options.get("indexes")])
-    tiered = _tiered(options)
+    tiered = _parse_tiered(options)
     if not paths and tiered is None:
-        raise InputError("the option path is missing", hint="name a data directory")
-    topics, topic_names, partitions = _subscription(options)
+        raise InputError("the option path is missing", hint="give the path of a data directory")
+    topics, topic_names, partitions = _parse_subscription(options)
     rows = parse_choice(
         options, "rows", {"records": None, **{form.value: form for form in BatchForm}}
     )
-    _refuse_of_records(options, rows)
+    _refuse_record_options(options, rows)
     return SourceOptions(
         paths=paths,
         tiered=tiered,
-        storage=_storage(given),
+        storage=_parse_storage(spark_options),
         indexes=options.get("indexes"),
         topics=topics,
         topic_names=topic_names,
         partitions=partitions,
         bounds=parse_bounds(options, now_ms() if now is None else now),
         settings=ReadSettings(
-            columns=_columns(options),
+            columns=_parse_columns(options),
             isolation=parse_choice(
-                options, "kafka.isolation.level", {one.value: one for one in Isolation}
+                options,
+                "kafka.isolation.level",
+                {isolation.value: isolation for isolation in Isolation},
             ),
             include_control=parse_flag(options, "includecontrolrecords", default=False),
             on_damage=parse_choice(options, "mode", _MODES),
-            max_decompressed_bytes=_max_decompressed_bytes(options),
+            max_decompressed_bytes=_parse_max_decompressed_bytes(options),
         ),
         rows=rows,
-        decode=_decode(options, paths),
-        min_partitions=parse_number(options, "minpartitions", 1, least=1),
-        max_bytes=_max_bytes(options),
-        max_records=_max_records(options),
+        decode=_parse_decode(options, paths),
+        min_partitions=parse_number(options, "minpartitions", 1, minimum=1),
+        max_bytes=_parse_max_bytes(options),
+        max_records=_parse_max_records(options),
         push_filters=parse_flag(options, "pushfilters", default=False),
         follow_links=parse_flag(options, "followlinks", default=False),
         ignored=tuple(ignored),
     )
 
 
-def _max_bytes(options: Mapping[str, str]) -> int:
+def _parse_max_bytes(options: Mapping[str, str]) -> int:
     text = options.get("maxpartitionbytes")
     if text is None:
         return TASK_BYTES
@@ -461,17 +482,17 @@ def _max_bytes(options: Mapping[str, str]) -> int:
     return size_bytes
 
 
-def _max_records(options: Mapping[str, str]) -> int | None:
+def _parse_max_records(options: Mapping[str, str]) -> int | None:
     name = "maxrecordsperpartition"
-    return parse_number(options, name, 1, least=1) if name in options else None
+    return parse_number(options, name, 1, minimum=1) if name in options else None
 
 
-def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
+def _parse_tiered(options: Mapping[str, str]) -> TieredOptions | None:
     uris = parse_names(options, "tiered")
     if not uris:
-        given = [name for name in _TIERED_COMPANIONS if name in options]
-        if given:
-            raise InputError(f"the option {given[0]} requires tiered")
+        companion_options = [name for name in _TIERED_OPTIONS if name in options]
+        if companion_options:
+            raise InputError(f"the option {companion_options[0]} requires the option tiered")
         return None
     keys = []
     for text in parse_names(options, "tieredkeys"):
@@ -479,66 +500,66 @@ def _tiered(options: Mapping[str, str]) -> TieredOptions | None:
         if not (key_id and separator and path):
             raise malformed(options, "tieredkeys", "KEYID=FILE")
         keys.append((key_id, os.path.abspath(path)))
-    layout = parse_choice(
+    object_layout = parse_choice(
         options, "tieredformat", {"auto": None, "aiven": "aiven", "local": "local"}
     )
     return TieredOptions(
-        uris, layout, options.get("keyprefix"), parse_names(options, "topicids"), tuple(keys)
+        uris, object_layout, options.get("keyprefix"), parse_names(options, "topicids"), tuple(keys)
     )
 
 
-def _storage(given: Mapping[str, str]) -> StorageOptions:
+def _parse_storage(spark_options: Mapping[str, str]) -> StorageOptions:
     return parse_storage_options(
         f"{name[len(STORAGE_PREFIX) :]}={value}"
-        for name, value in given.items()
+        for name, value in spark_options.items()
         if name.lower().startswith(STORAGE_PREFIX)
     )
 
 
-def _refuse_of_records(options: Mapping[str, str], rows: BatchForm | None) -> None:
+def _refuse_record_options(options: Mapping[str, str], rows: BatchForm | None) -> None:
     if rows is None:
         return
     names = ("columns", "includeheaders", "includecontrolrecords", "kafka.isolation.level")
     for name in (*names, "decode"):
         if name in options:
-            raise InputError(f"the option {name} is about records, not about rows={rows.value}")
+            raise InputError(f"the option {name} cannot be combined with rows={rows.value}")
 
 
-def _subscription(
+def _parse_subscription(
     options: Mapping[str, str],
 ) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
-    """Return a topic pattern, topic names, or partitions."""
-    named = [name for name in SUBSCRIPTIONS if name.lower() in options]
-    if len(named) > 1:
-        raise InputError(f"give one of {', '.join(SUBSCRIPTIONS)}", found=", ".join(named))
+    """Parse a topic pattern, topic names, or partitions."""
+    subscriptions = [name for name in SUBSCRIPTIONS if name.lower() in options]
+    if len(subscriptions) > 1:
+        raise InputError(f"{' and '.join(subscriptions)} are mutually exclusive")
     if "subscribe" in options:
         names = parse_names(options, "subscribe")
         if not names:
             raise malformed(options, "subscribe", "names of topics")
         return "|".join(map(re.escape, names)), names, None
     if "assign" in options:
-        return None, (), _assigned(options)
+        return None, (), _parse_assignment(options)
     pattern = options.get("subscribepattern")
     if pattern is None:
         return None, (), None
     pattern = pattern.strip()
     if not pattern:
         raise malformed(options, "subscribepattern", "a regular expression")
-    # Flags for the whole pattern are only allowed at its start.
-    flags = _FLAGS.match(pattern)
+    # Python allows flags only at the start of a pattern, but this pattern becomes a part of one.
+    flags = _PATTERN_FLAGS.match(pattern)
     if flags is not None:
         pattern = f"(?{flags[1]}:{pattern[flags.end() :]})"
-    internal = "|".join(_INTERNAL)
-    # As in Spark's Kafka source, the pattern may match a part of the name.
-    found = rf"(?!(?:{internal})\Z).*(?:{pattern}).*"
+    internal_topics = "|".join(_INTERNAL_TOPICS)
+    # As in Spark's Kafka source, the pattern may match any part of a name.
+    name_pattern = rf"(?!(?:{internal_topics})\Z).*(?:{pattern}).*"
     try:
-        re.compile(found)
+        re.compile(name_pattern)
     except re.error as error:
         raise malformed(options, "subscribepattern", "a regular expression") from error
-    return found, (), None
+    return name_pattern, (), None
 
 
-def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:
+def _parse_assignment(options: Mapping[str, str]) -> dict[str, list[int]]:
     assigned = parse_json(options, "assign")
     try:
         return {topic: [int(number) for number in numbers] for topic, numbers in assigned.items()}
@@ -546,49 +567,53 @@ def _assigned(options: Mapping[str, str]) -> dict[str, list[int]]:
         raise malformed(options, "assign", '{"topic": [0, 1]}') from error
 
 
-def _columns(options: Mapping[str, str]) -> tuple[str, ...]:
+def _parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
     if "columns" in options:
         return tuple(name.strip() for name in options["columns"].split(","))
     # As in Spark's Kafka source, the headers column is optional.
-    with_headers = parse_flag(options, "includeheaders", default=False)
-    return DEFAULT_COLUMNS if with_headers else DEFAULT_COLUMNS[:-1]
+    include_headers = parse_flag(options, "includeheaders", default=False)
+    return DEFAULT_COLUMNS if include_headers else DEFAULT_COLUMNS[:-1]
 
 
 def check_names(names: Iterable[str]) -> list[str]:
     """Return options without effect, in lower case."""
     ignored = []
     for name in names:
-        if name in _KNOWN or name.startswith(STORAGE_PREFIX):
+        if name in _READ_OPTIONS or name.startswith(STORAGE_PREFIX):
             continue
-        if name in _REFUSED:
-            raise InputError(
-                "logs at rest cannot honour this option, nor does Spark's Kafka source", found=name
-            )
-        if name in _IGNORED or name.startswith("kafka."):
+        if name in _REJECTED_OPTIONS:
+            raise InputError(f"the option {name} is not supported, as in Spark's Kafka source")
+        if name in _IGNORED_OPTIONS or name.startswith("kafka."):
             ignored.append(name)
             continue
-        near = _MEANT.get(name) or next(iter(difflib.get_close_matches(name, _KNOWN, n=1)), None)
-        meant = "" if near is None else f"did you mean {near}? "
-        raise InputError(
-            "kafka-log has no such option", found=name, hint=f"{meant}see {help_page('records')}"
+        similar_name = _OPTION_SYNONYMS.get(name) or next(
+            iter(difflib.get_close_matches(name, _READ_OPTIONS, n=1)), None
         )
+        suggestion = "" if similar_name is None else f"did you mean {similar_name}? "
+        hint = f"{suggestion}see {help_page('records')}"
+        raise InputError(f"unknown option {name} for reading from kafka-log", hint=hint)
     return sorted(ignored)
 
 
 def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) -> None:
-    """Reject partitions that the dump does not have, like Spark's Kafka source."""
-    found = {(one.topic, one.partition) for one in files}
-    topics = {topic for topic, _ in found}
-    where = ", ".join(options.paths)
+    """Reject topics and partitions that do not exist in the dump, like Spark's Kafka source."""
+    existing_partitions = {(file.topic, file.partition) for file in files}
+    topics = {topic for topic, _ in existing_partitions}
+    paths = ", ".join(options.paths)
     for name in options.topic_names:
         if name not in topics:
-            raise InputError("the topic is not in the logs", path=where, found=name)
-    assigned = {
+            raise InputError(f"the topic {name} does not exist in the logs", path=paths)
+    assigned_partitions = {
         (topic, number)
         for topic, numbers in (options.partitions or {}).items()
         for number in numbers
     }
-    _refuse_difference(assigned - found, "assigned partitions that are not in the logs", where)
+    _refuse_partitions(
+        assigned_partitions - existing_partitions,
+        "assigned partitions do not exist in the logs",
+        paths,
+        hint="assign only existing partitions",
+    )
     bounds = options.bounds
     for bound in (
         bounds.starting_offsets,
@@ -597,20 +622,24 @@ def check_partitions(options: SourceOptions, files: Sequence[PartitionFiles]) ->
         bounds.ending_timestamp,
     ):
         if isinstance(bound, Mapping):
-            named = {(topic, number) for topic, numbers in bound.items() for number in numbers}
-            _refuse_difference(named - found, "bounds of partitions that are not read", where)
-            _refuse_difference(found - named, "bounds by partition omit partitions", where)
+            bounded_partitions = {
+                (topic, number) for topic, numbers in bound.items() for number in numbers
+            }
+            hint = "give bounds for exactly the partitions that are read"
+            unread_partitions = bounded_partitions - existing_partitions
+            message = "partitions have bounds, but are not read"
+            _refuse_partitions(unread_partitions, message, paths, hint=hint)
+            unbounded_partitions = existing_partitions - bounded_partitions
+            message = "partitions have no bounds"
+            _refuse_partitions(unbounded_partitions, message, paths, hint=hint)
 
 
-def _refuse_difference(partitions: set[tuple[str, int]], what: str, where: str) -> None:
+def _refuse_partitions(
+    partitions: set[tuple[str, int]], message: str, paths: str, *, hint: str
+) -> None:
     if partitions:
-        names = [TopicPartition(*one).directory_name for one in sorted(partitions)[:5]]
-        raise InputError(
-            what,
-            path=where,
-            found=", ".join(names),
-            hint="give exactly the partitions that are read",
-        )
+        names = [TopicPartition(*partition).directory_name for partition in sorted(partitions)[:5]]
+        raise InputError(f"{message}: {', '.join(names)}", path=paths, hint=hint)
 
 
 _log = logging.getLogger(__name__)
@@ -630,7 +659,7 @@ _SIGNS: dict[type[Filter], str] = {
     LessThanOrEqual: "<=",
 }
 #: Finds the missing offsets in the ranges of logs that a split has read.
-MissingInSplit = Callable[[Sequence[ScannedLog]], MissingOffsets]
+FindMissing = Callable[[Sequence[ScannedLog]], MissingOffsets]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MS = timedelta(milliseconds=1)
@@ -641,10 +670,10 @@ class KafkaLogSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Pickled with the source: times are relative to the loading of the table, however often it
-        # is planned and read.
+        # Pickled with the source, so that times are relative to the loading of the table, even if
+        # the table is planned and read several times.
         self._now = now_ms()
-        # The types of decoded columns are found once, in the records of all tasks.
+        # The types of decoded columns are derived once, from the records of all tasks.
         self._typed: TypedColumns | None = None
 
     @classmethod
@@ -654,20 +683,21 @@ class KafkaLogSource(DataSource):
 
     def schema(self) -> StructType:
         """Return the schema for the options."""
-        options = self._parsed()
+        options = self._parse_options()
         rows, settings = options.rows, options.settings
-        types = _types(settings.schema if rows is None else batch_schema(rows, settings))
-        return StructType([StructField(name, kind) for name, kind in types.items()])
+        types = _spark_types(settings.schema if rows is None else batch_schema(rows, settings))
+        return StructType([StructField(name, data_type) for name, data_type in types.items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader for a schema; only its columns are decoded."""
-        options = self._parsed()
+        options = self._parse_options()
         if not options.push_filters:
             return KafkaLogReader(options, schema)
-        # Spark rejects a reader with pushFilters unless its setting is on, which is off by default.
+        # Spark rejects a reader with pushFilters unless filter pushdown is enabled; the default is
+        # off.
         return FilteringReader(options, schema)
 
-    def _parsed(self) -> SourceOptions:
+    def _parse_options(self) -> SourceOptions:
         """Return the options, with the types of decoded columns."""
         options = parse_options(self.options, now=self._now)
         if options.decode is None:
@@ -682,7 +712,7 @@ class KafkaLogSource(DataSource):
 
 
 def _find_types(options: SourceOptions) -> TypedColumns | None:
-    """Return the typed columns of the topics, which are read as one table."""
+    """Return the typed columns of all selected topics."""
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query.typed_records import with_types  # noqa: PLC0415
 
@@ -690,42 +720,49 @@ def _find_types(options: SourceOptions) -> TypedColumns | None:
     configure_stores(options.storage)
     settings = replace(options.settings, columns=("offset",))
     with reading_inputs(follow_links=options.follow_links):
-        listed = list_partitions(
+        listing = list_partitions(
             options.paths,
             topics=options.topics,
             partitions=options.partitions,
             tiered=options.tiered,
             indexes=options.indexes,
         )
-        check_partitions(options, listed.files)
+        check_partitions(options, listing.files)
         plan = plan_partitions(
-            listed.files, options.bounds, settings, max_split_bytes=SEARCHED_SPLIT_BYTES
+            listing.files, options.bounds, settings, max_split_bytes=SEARCHED_SPLIT_BYTES
         )
         plan = with_types(plan, options.decode, options.settings.columns)
     return plan.settings.typed
 
 
-def _types(schema: pa.Schema) -> dict[str, DataType]:
+def _spark_types(schema: pa.Schema) -> dict[str, DataType]:
     """Map column names to Spark types."""
     return {
-        field.name: _HEADERS if field.name == "headers" else from_arrow_type(_known(field.type))
+        field.name: _HEADERS
+        if field.name == "headers"
+        else from_arrow_type(_to_spark_type(field.type))
         for field in schema
     }
 
 
-def _known(kind: pa.DataType) -> pa.DataType:
-    """Return the type that Spark has for a type of Arrow."""
-    if pa.types.is_struct(kind):
-        return pa.struct([one.with_type(_known(one.type)) for one in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(kind.key_type, _known(kind.item_type))
-    if pa.types.is_list(kind):
-        return pa.list_(_known(kind.value_type))
-    return _KNOWN_TYPES.get(kind, kind)
+def _to_spark_type(arrow_type: pa.DataType) -> pa.DataType:
+    """Return the closest Arrow type that Spark supports."""
+    if pa.types.is_struct(arrow_type):
+        return pa.struct(
+            [
+                struct_field.with_type(_to_spark_type(struct_field.type))
+                for struct_field in arrow_type
+            ]
+        )
+    if pa.types.is_map(arrow_type):
+        return pa.map_(arrow_type.key_type, _to_spark_type(arrow_type.item_type))
+    if pa.types.is_list(arrow_type):
+        return pa.list_(_to_spark_type(arrow_type.value_type))
+    return _SPARK_TYPES.get(arrow_type, arrow_type)
 
 
-#: Spark has no unsigned integers, and no times of day in most of its formats: they are numbers.
-_KNOWN_TYPES = {
+#: Spark has no unsigned integers. Most file formats of Spark cannot store times of day.
+_SPARK_TYPES = {
     pa.uint32(): pa.int64(),
     pa.uint64(): pa.decimal128(20, 0),
     pa.time64("us"): pa.int64(),
@@ -738,24 +775,26 @@ class KafkaLogReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         configure_stores(options.storage)
-        # Resolved once, so that all tasks read the same plan.
+        # Backup URIs are resolved once, so that all tasks read the same backup.
         self._options = replace(
             options,
             paths=tuple(map(pinned_backup, options.paths)),
         )
         self._schema = schema
-        self._settings = _settings_of(options, schema)
-        # Range of offsets, both inclusive; None for all.
-        self._within: tuple[int, int] | None = None
+        self._settings = _check_schema(options, schema)
+        # Inclusive bounds of offsets; None for all offsets.
+        self._offset_range: tuple[int, int] | None = None
 
     def partitions(self) -> Sequence[InputPartition]:
         """Plan the read: a group of splits for each task."""
         options = self._options
         if options.ignored:
-            _log.warning("options without effect on logs at rest: %s", ", ".join(options.ignored))
+            _log.warning(
+                "these options have no effect on logs at rest: %s", ", ".join(options.ignored)
+            )
         configure_stores(options.storage)
         with reading_inputs(follow_links=options.follow_links) as unread:
-            listed = list_partitions(
+            listing = list_partitions(
                 options.paths,
                 topics=options.topics,
                 partitions=options.partitions,
@@ -764,7 +803,7 @@ class KafkaLogReader(DataSourceReader):
             )
         if self._settings.on_damage is OnDamage.FAILFAST:
             refuse_unread(unread)
-        files = listed.files
+        files = listing.files
         check_partitions(options, files)
         task_bytes = options.max_bytes
         plan = self._plan(files, task_bytes)
@@ -773,22 +812,22 @@ class KafkaLogReader(DataSourceReader):
             plan = self._plan(files, task_bytes)
         groups = [[split] for split in plan.splits]
         if options.max_records is None:
-            groups = _groups(plan.splits, task_bytes)
-        finder = listed.gap_finder(self._settings.max_decompressed_bytes)
-        files_of = {TopicPartition(one.topic, one.partition): one for one in files}
+            groups = _group_splits(plan.splits, task_bytes)
+        gap_finder = listing.gap_finder(self._settings.max_decompressed_bytes)
+        file_by_partition = {TopicPartition(file.topic, file.partition): file for file in files}
 
-        def missing_in(split: RecordSplit) -> MissingInSplit | None:
+        def create_finder(split: RecordSplit) -> FindMissing | None:
             if not split.ranges:
                 return None
-            read = part_of_partition(files_of[split.topic_partition], split)
-            return partial(finder.find, read)
+            split_files = part_of_partition(file_by_partition[split.topic_partition], split)
+            return partial(gap_finder.find, split_files)
 
-        tasks = [[(split, missing_in(split)) for split in group] for group in groups]
+        tasks = [[(split, create_finder(split)) for split in group] for group in groups]
         return list(map(InputPartition, tasks or [[]]))
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of splits."""
-        # The tiered storage keys were added when its segments were listed.
+        # Remote segments were listed with the keys of tiered storage.
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
@@ -808,15 +847,15 @@ class KafkaLogReader(DataSourceReader):
                 )
 
     def _batches(
-        self, split: RecordSplit, missing: MissingInSplit | None
+        self, split: RecordSplit, find_missing: FindMissing | None
     ) -> Iterator[pa.RecordBatch]:
         if self._options.rows is not None:
             yield from BatchReader(split, self._options.rows, self._settings)
             return
         reader = RecordReader(split, self._settings)
         yield from reader
-        if missing is not None:
-            yield from gap_rows(missing(reader.seen), self._settings)
+        if find_missing is not None:
+            yield from gap_rows(find_missing(reader.seen), self._settings)
 
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         options = self._options
@@ -826,69 +865,69 @@ class KafkaLogReader(DataSourceReader):
             self._settings,
             max_split_bytes=max_split_bytes,
             max_split_records=options.max_records,
-            within=self._within,
+            within=self._offset_range,
         )
 
 
-def _cast(column: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(column: pa.Array, arrow_type: pa.DataType) -> pa.Array:
     try:
-        return column.cast(kind)
+        return column.cast(arrow_type)
     except pa.ArrowInvalid as error:
         raise InputError(
-            f"a value that Spark cannot represent: {error}",
+            f"Spark cannot represent a value: {error}",
             hint="omit the column, or read with kafka_index.read_records",
         ) from error
 
 
-def _settings_of(options: SourceOptions, schema: StructType) -> ReadSettings:
+def _check_schema(options: SourceOptions, schema: StructType) -> ReadSettings:
     settings = options.settings
     columns = _ALL_COLUMNS if options.rows is None else batch_schema(options.rows, settings)
     if settings.typed is not None:
         columns = pa.schema([*settings.typed.schema(_ALL_COLUMNS)])
-    known = _types(columns)
-    for one in schema.fields:
-        expected = known.get(one.name)
-        if expected != one.dataType:
+    spark_types = _spark_types(columns)
+    for schema_field in schema.fields:
+        expected = spark_types.get(schema_field.name)
+        if expected != schema_field.dataType:
             raise InputError(
-                f"kafka-log has no column {one.name} of this type",
-                expected=", ".join(known) if expected is None else expected.simpleString(),
-                found=one.dataType.simpleString(),
+                f"kafka-log has no column {schema_field.name} of this type",
+                expected=", ".join(spark_types) if expected is None else expected.simpleString(),
+                found=schema_field.dataType.simpleString(),
             )
     if CORRUPT_RECORD in schema.names and settings.on_damage is not OnDamage.PERMISSIVE:
         raise InputError(f"the column {CORRUPT_RECORD} exists only in the mode PERMISSIVE")
     if options.rows is not None or settings.typed is not None:
         return settings
     names = [name for name in schema.names if name != CORRUPT_RECORD]
-    # Without columns, rows must still be counted.
+    # If no column is selected, Spark still counts rows.
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
-def _groups(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordSplit]]:
+def _group_splits(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordSplit]]:
     """Combine consecutive splits up to the size of a task."""
     groups: list[list[RecordSplit]] = []
-    room = 0
+    free_bytes = 0
     for split in splits:
-        if not groups or split.size_bytes > room:
+        if not groups or split.size_bytes > free_bytes:
             groups.append([])
-            room = task_bytes
+            free_bytes = task_bytes
         groups[-1].append(split)
-        room -= split.size_bytes
+        free_bytes -= split.size_bytes
     return groups
 
 
 @dataclass(slots=True)
 class _Range:
-    """The remaining range of values, both ends inclusive."""
+    """The remaining range of values, with inclusive bounds."""
 
     least: int = -INT64_MAX - 1
     most: int = INT64_MAX
 
-    def narrow(self, one: Filter, value: int, *, is_exact: bool = True) -> bool:
-        """Apply a comparison; return whether it is one.
+    def narrow(self, comparison: Filter, value: int, *, is_exact: bool = True) -> bool:
+        """Apply a filter; return False if the filter is not a comparison.
 
-        An inexact value was rounded down.
+        If not `is_exact`, `value` was rounded down.
         """
-        match one:
+        match comparison:
             case EqualTo():
                 self.least, self.most = max(self.least, value), min(self.most, value)
             case GreaterThan():
@@ -913,21 +952,23 @@ class FilteringReader(KafkaLogReader):
         self._times = _Range()
         self._key: bytes | None = None
         # The remaining values of the columns topic and partition.
-        self._chosen: dict[str, frozenset[Any]] = {}
+        self._selected_values: dict[str, frozenset[Any]] = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
-        """Keep filters that narrow the read; return all filters, for Spark to evaluate."""
-        applied = []
-        for one in filters:
-            name: tuple[str, ...] = getattr(one, "attribute", ())
-            value = getattr(one, "value", None)
-            if value is not None and self._apply(".".join(name), one, value):
-                applied.append(f"{'.'.join(name)} {_SIGNS.get(type(one), '')} {value!r}")
-        _log.info("filters that bound the read: %s", "; ".join(applied) or "none")
+        """Apply filters that narrow the read; return all filters, which Spark evaluates again."""
+        applied_filters = []
+        for pushed_filter in filters:
+            name: tuple[str, ...] = getattr(pushed_filter, "attribute", ())
+            value = getattr(pushed_filter, "value", None)
+            if value is not None and self._apply_filter(".".join(name), pushed_filter, value):
+                applied_filters.append(
+                    f"{'.'.join(name)} {_SIGNS.get(type(pushed_filter), '')} {value!r}"
+                )
+        _log.info("pushed filters that narrow the read: %s", "; ".join(applied_filters) or "none")
         return filters
 
     def partitions(self) -> Sequence[InputPartition]:
-        self._within = (self._offsets.least, self._offsets.most)
+        self._offset_range = (self._offsets.least, self._offsets.most)
         if self._key is not None or self._times != _Range():
             # A record filter also skips batches by their maximum timestamps.
             end = None if self._times.most == INT64_MAX else self._times.most + 1
@@ -938,30 +979,30 @@ class FilteringReader(KafkaLogReader):
         return super().partitions()
 
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
-        kept = [
-            one
-            for one in files
-            if all(getattr(one, name) in values for name, values in self._chosen.items())
+        selected_files = [
+            file
+            for file in files
+            if all(getattr(file, name) in values for name, values in self._selected_values.items())
         ]
-        return super()._plan(kept, max_split_bytes)
+        return super()._plan(selected_files, max_split_bytes)
 
-    def _apply(self, name: str, one: Filter, value: Any) -> bool:
-        """Narrow the read by a filter if possible; return whether it was."""
-        if name in {"topic", "partition"} and isinstance(one, EqualTo | In):
-            values = frozenset(value if isinstance(one, In) else [value])
-            self._chosen[name] = self._chosen.get(name, values) & values
+    def _apply_filter(self, name: str, pushed_filter: Filter, value: Any) -> bool:
+        """Narrow the read by a filter; return False if the filter cannot narrow the read."""
+        if name in {"topic", "partition"} and isinstance(pushed_filter, EqualTo | In):
+            values = frozenset(value if isinstance(pushed_filter, In) else [value])
+            self._selected_values[name] = self._selected_values.get(name, values) & values
             return True
         if self._options.rows is not None:
             return False
         if name == "offset" and type(value) is int:
-            return self._offsets.narrow(one, value)
+            return self._offsets.narrow(pushed_filter, value)
         # Without a time zone, the timestamp is ambiguous.
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
-            milliseconds, rest = divmod(value - _EPOCH, _MS)
-            return self._times.narrow(one, milliseconds, is_exact=not rest)
-        # A decoded key is not the bytes that are compared.
+            milliseconds, remainder = divmod(value - _EPOCH, _MS)
+            return self._times.narrow(pushed_filter, milliseconds, is_exact=not remainder)
+        # The filter would compare the bytes of the record, not the decoded key.
         is_plain = isinstance(value, bytes | bytearray) and self._settings.typed is None
-        if name == "key" and isinstance(one, EqualTo) and is_plain:
+        if name == "key" and isinstance(pushed_filter, EqualTo) and is_plain:
             self._key = bytes(value)
             return True
         return False

@@ -35,7 +35,7 @@ from kafka_index.spark.workers import SparkWorkers, read_tasks, spark_schema, sp
 
 #: Rows of file number N start at N times this number.
 _FILE_ROWS = 1 << 40
-# Assumed file size; it makes each file a task.
+# Assumed file size, which is large enough to make each file a task.
 _FILE_BYTES = 1 << 30
 
 
@@ -48,17 +48,17 @@ def write_tables(
 ) -> None:
     """Import files of records into a data directory; each file is read by one task.
 
-    Driver and executors share the directory. `properties` are the settings as given, with Kafka's
+    Driver and executors share the directory. `properties` are the user's settings with Kafka's
     names.
     """
     schema = table_schema(files[0], settings.order_by)
     check_columns(schema.remove(len(schema) - 1), settings)
-    by = settings.order_by or "offset"
+    order_column = settings.order_by or "offset"
     spark = spark_workers(workers)
-    rows = _read(spark, files, schema)
+    rows = _read_files(spark, files, schema)
     sorted_rows = (
         rows.repartition("topic", "partition")
-        .sortWithinPartitions("topic", "partition", by, ROW_NUMBER)
+        .sortWithinPartitions("topic", "partition", order_column, ROW_NUMBER)
         .drop(ROW_NUMBER)
     )
     spark.session.dataSource.register(KafkaLogSource)
@@ -78,13 +78,15 @@ def write_tables(
         writer.options(**options).save(root)
 
 
-def _read(workers: SparkWorkers, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
+def _read_files(workers: SparkWorkers, files: Sequence[TableFile], schema: pa.Schema) -> DataFrame:
     def read(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        place = schema.get_field_index(ROW_NUMBER)
+        column_index = schema.get_field_index(ROW_NUMBER)
         for number, file in read_tasks(batches):
-            for found in read_tables([file], schema):
-                numbers = pa.array(found.column(place).to_numpy() + number * _FILE_ROWS, pa.int64())
-                yield found.set_column(place, schema.field(place), numbers)
+            for rows in read_tables([file], schema):
+                numbers = pa.array(
+                    rows.column(column_index).to_numpy() + number * _FILE_ROWS, pa.int64()
+                )
+                yield rows.set_column(column_index, schema.field(column_index), numbers)
 
     frame = workers.frame(list(enumerate(files)), [_FILE_BYTES] * len(files))
     return frame.mapInArrow(workers.task(read), spark_schema(schema))
@@ -111,22 +113,22 @@ def _import_on_spark(
     root = output.root
     try:
         with ExitStack() as stack:
-            # Released for the job, whose commit runs in another process and acquires it again.
+            # The lock is released for the job, whose commit acquires the lock in another process.
             with output:
                 if finished := finished_import(root, digest, settings.mode):
                     return finished, False
                 running = running_import(root, digest, settings, lock=output)
-                continued = stack.enter_context(running)
+                running_settings = stack.enter_context(running)
             workers = stack.enter_context(
                 # Each task checks that it sees the staging directory.
                 engine.start(
                     "import", after_failure=AFTER_FAILURE, inputs=[file.path for file in files]
                 )
             )
-            write_tables(workers, files, root, continued, properties)
+            write_tables(workers, files, root, running_settings, properties)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
         # Spark wraps the error; on threads, a table that cannot be imported is an InputError.
         raise InputError(error.message, hint="nothing was imported") from error
-    return imported_by(root, continued.run_id), True
+    return imported_by(root, running_settings.run_id), True

@@ -67,13 +67,12 @@ from kafka_index.core.job.engine import (
     BIN,
     COST_BYTES,
     SILENT,
-    Listener,
     Workers,
     balance,
     count_bins,
     job_bytes,
 )
-from kafka_index.core.job.result import KeptRows
+from kafka_index.core.job.result import ReportRows
 from kafka_index.core.log.recovery.settings import FAILED, BuildSettings, SegmentReport
 from kafka_index.core.log.recovery.staged_segment import StagedSegment
 from kafka_index.core.parameters import Config, Path
@@ -105,12 +104,7 @@ _STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """An input as Spark reads it.
-
-    `groups` are row groups of files, which tasks read directly.
-
-    Otherwise the rows come from a frame with the columns of the source.
-    """
+    """An input on Spark: row groups of files, or a frame with the columns of the source."""
 
     source: ParquetInput
     groups: Sequence[NumberedGroup] = ()
@@ -129,30 +123,27 @@ def build_rows(
     """Build from a Parquet input, like `build_parquet` on threads, or from a frame.
 
     The frame has the columns of the source. The number of progress units is `SHARES`. Executors
-    read files under the driver's paths; Spark sorts rows that are not in order. With `fail_fast`,
-    no further round starts after a segment has failed.
+    read files at the same paths as the driver. Spark sorts unsorted rows. With `fail_fast`, no
+    further round starts after a segment has failed.
     """
     check_settings(source, settings)
     rows = Rows(source, row_groups(source) if frame is None else (), frame)
     spark = spark_workers(workers)
-    named = PathListener(source.path, listener)
-    with _counted(spark, rows) as counted:
-        refused = counted.refused()
-        for row in refused:
-            named.on_report(row)
-        if fail_fast and refused:
+    path_listener = PathListener(source.path, listener)
+    with _counted_segments(spark, rows) as counted:
+        rejected_rows = counted.refused()
+        for row in rejected_rows:
+            path_listener.on_report(row)
+        if fail_fast and rejected_rows:
             return
         for reports in build_rounds(workers, counted.rounds(), settings, fail_fast=fail_fast):
             for row in reports:
-                named.on_report(row)
+                path_listener.on_report(row)
 
 
 @contextmanager
-def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
-    """Count the rows of segments, and keep the counts while the context is open.
-
-    Raises `InputError` as `count_segments` does.
-    """
+def _counted_segments(workers: SparkWorkers, rows: Rows) -> Iterator[_CountedSegments]:
+    """Count the rows of segments, and persist the counts while the context is open."""
     counts = _count_files(workers, rows) if rows.frame is None else _count_frame(rows.frame)
     segments = counts.persist(StorageLevel.DISK_ONLY)
     is_raw = rows.source.form is ParquetForm.RAW
@@ -172,9 +163,9 @@ def _counted(workers: SparkWorkers, rows: Rows) -> Iterator[_Counted]:
                 )
             ).sort_by("first_row")
         _check_partitions(partitions, rows.source)
-        yield _Counted(workers, rows, segments, partitions)
+        yield _CountedSegments(workers, rows, segments, partitions)
     finally:
-        # Blocking, since stopping the session at the same time would log an error.
+        # Blocking, since stopping the session concurrently would log an error.
         segments.unpersist(blocking=True)
 
 
@@ -191,9 +182,9 @@ def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
 
 def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
     counting = workers.task(partial(count_groups, source=rows.source))
-    groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
-    parts = groups.mapInArrow(counting, spark_schema(BATCH_COUNT_SCHEMA))
-    return workers.session.sql(SEGMENTS_QUERY, parts=parts)
+    groups = workers.frame(rows.groups, [group.size_bytes for group in rows.groups])
+    counts = groups.mapInArrow(counting, spark_schema(BATCH_COUNT_SCHEMA))
+    return workers.session.sql(SEGMENTS_QUERY, parts=counts)
 
 
 def count_groups(
@@ -224,7 +215,7 @@ def _count_frame(frame: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class _Counted:
+class _CountedSegments:
     """Rows whose segments are counted on the executors; the driver has one row per partition."""
 
     workers: SparkWorkers
@@ -238,14 +229,14 @@ class _Counted:
         return count
 
     def refused(self) -> list[SegmentReport]:
-        """Return report rows of segments that no broker can have."""
+        """Return report rows of rejected segments, which cannot exist on a broker."""
         keys = map(
             SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
         )
-        refused = [segment_rejection(key) is not None for key in keys]
-        if not any(refused):
+        is_rejected = [segment_rejection(key) is not None for key in keys]
+        if not any(is_rejected):
             return []
-        return split_rejected(self.rows.source, self.fetch(self.partitions.filter(refused)))[1]
+        return split_rejected(self.rows.source, self.fetch(self.partitions.filter(is_rejected)))[1]
 
     def rounds(self) -> list[_Round]:
         """Return rounds of complete partitions, in input order."""
@@ -263,20 +254,20 @@ class _Counted:
         ]
 
     def fetch(self, partitions: pa.Table) -> list[SegmentCount]:
-        found = self.segments
+        segments = self.segments
         if partitions.num_rows < self.partitions.num_rows:
             names = self.workers.distribute(partitions.select(_PARTITION))
-            found = found.join(F.broadcast(names), _PARTITION)
+            segments = segments.join(F.broadcast(names), _PARTITION)
         with self.workers.jobs.job(f"list the segments of {partitions.num_rows:,} partitions"):
-            table = self.workers.collect(found.drop("is_sorted", "error"))
+            table = self.workers.collect(segments.drop("is_sorted", "error"))
         return segment_counts(table.sort_by("first_row"))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Round:
-    """A range of counted partitions that are built in one round."""
+    """A range of partitions that are built in one round."""
 
-    counted: _Counted
+    counted: _CountedSegments
     first: int
     end: int
     segments: int
@@ -294,31 +285,35 @@ class _Round:
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments that a broker can have."""
+        """Scan the segments that are not rejected."""
         spark, source = spark_workers(workers), self.counted.rows.source
         partitions = self.counted.partitions.slice(self.first, self.end - self.first)
-        known, _ = split_rejected(source, self.counted.fetch(partitions))
+        segments, _ = split_rejected(source, self.counted.fetch(partitions))
         units = (SHARES - COUNT_SHARES) * self.segments // self.counted.count
         if pc.all(self.counted.partitions["is_sorted"]).as_py():
-            counted = CountedInput(source, self.counted.rows.groups, known, is_sorted=True)
-            bins = list(pack_bins(counted, known, self.bins))
+            counted = CountedInput(source, self.counted.rows.groups, segments, is_sorted=True)
+            bins = list(pack_bins(counted, segments, self.bins))
             return stage_tasks(
                 spark,
                 bins,
                 partial(stage_bin, source),
                 settings,
                 fail_fast=fail_fast,
-                sizes=[each.size_bytes for each in bins],
-                description=f"scan {len(known):,} segments",
+                sizes=[segment_bin.size_bytes for segment_bin in bins],
+                description=f"scan {len(segments):,} segments",
                 units=units,
             )
         staged: list[StagedSegment] = []
         limits = spark.limits
-        most = min(limits.result_bytes // _STAGED_BYTES, limits.work_bytes // _COUNTED_BYTES)
-        for start in range(0, len(known), max(most, 1)):
-            some = known[start : start + max(most, 1)]
-            items = units * len(some) // len(known)
-            staged += self._stage_unsorted(spark, some, settings, fail_fast=fail_fast, items=items)
+        max_segments = min(
+            limits.result_bytes // _STAGED_BYTES, limits.work_bytes // _COUNTED_BYTES
+        )
+        for start in range(0, len(segments), max(max_segments, 1)):
+            job_segments = segments[start : start + max(max_segments, 1)]
+            items = units * len(job_segments) // len(segments)
+            staged += self._stage_unsorted(
+                spark, job_segments, settings, fail_fast=fail_fast, items=items
+            )
             if fail_fast and failed_rows(staged):
                 break
         return staged
@@ -326,7 +321,7 @@ class _Round:
     def _stage_unsorted(
         self,
         workers: SparkWorkers,
-        known: Sequence[SegmentCount],
+        segments: Sequence[SegmentCount],
         settings: BuildSettings,
         *,
         fail_fast: bool,
@@ -340,41 +335,41 @@ class _Round:
             settings=replace(settings, shares_staged=True),
             fail_fast=fail_fast,
         )
-        sizes = [each.read_bytes(source.form) for each in known]
+        sizes = [segment.read_bytes(source.form) for segment in segments]
         tasks = count_bins(len(sizes), sum(sizes) + COST_BYTES * len(sizes))
-        topics, partitions, bases = zip(*(each.key for each in known), strict=True)
-        counts = [each.row_count for each in known]
+        topics, partitions, bases = zip(*(segment.key for segment in segments), strict=True)
+        counts = [segment.row_count for segment in segments]
         bins = pa.array(balance(sizes, tasks, overhead=COST_BYTES), pa.int32())
-        segments = workers.distribute(
+        segment_frame = workers.distribute(
             pa.table(
                 [topics, partitions, bases, counts, bins], names=[*KEY_COLUMNS, ROW_COUNT, BIN]
             )
         )
         ordered = (
-            self._rows(workers, known)
-            .join(F.broadcast(segments), list(KEY_COLUMNS))
+            self._unsorted_rows(workers, segments)
+            .join(F.broadcast(segment_frame), list(KEY_COLUMNS))
             .repartitionById(tasks, BIN)
             .sortWithinPartitions(*KEY_COLUMNS, POSITION)
         )
         staged = ordered.mapInArrow(workers.task(staging), spark_schema(RESULT_SCHEMA))
-        name = f"scan {len(known):,} segments"
+        name = f"scan {len(segments):,} segments"
         with (
             workers.jobs.job(name, items=items, stages=_STAGES),
             _bounded_batches(workers.session),
         ):
-            found = list(unpack_rows(workers.collect(staged).to_batches()))
-        if not (fail_fast and failed_rows(found)):
-            check_results(len(found), len(known))
-        return found
+            staged_segments = list(unpack_rows(workers.collect(staged).to_batches()))
+        if not (fail_fast and failed_rows(staged_segments)):
+            check_results(len(staged_segments), len(segments))
+        return staged_segments
 
-    def _rows(self, workers: SparkWorkers, known: Sequence[SegmentCount]) -> DataFrame:
+    def _unsorted_rows(self, workers: SparkWorkers, segments: Sequence[SegmentCount]) -> DataFrame:
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame
-        # Of rows for other rounds, only the key columns are read.
-        is_part = self.segments < self.counted.count or len(known) < self.segments
-        wanted = frozenset(each.key for each in known) if is_part else None
-        read = workers.task(partial(read_rows, source=rows.source, wanted=wanted))
+        # For rows of other rounds, only the key columns are read.
+        is_part = self.segments < self.counted.count or len(segments) < self.segments
+        segment_keys = frozenset(segment.key for segment in segments) if is_part else None
+        read = workers.task(partial(read_rows, source=rows.source, segment_keys=segment_keys))
         groups = workers.frame(rows.groups, [each.size_bytes for each in rows.groups])
         return groups.mapInArrow(read, spark_schema(_row_schema(rows.source)))
 
@@ -383,23 +378,25 @@ def read_rows(
     batches: Iterator[pa.RecordBatch],
     *,
     source: ParquetInput,
-    wanted: frozenset[SegmentKey] | None = None,
+    segment_keys: frozenset[SegmentKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the row groups of one bin, for the wanted segments; runs in a task.
+    """Read the row groups of one bin that have rows of the segments; runs in a task.
 
-    Row groups without wanted rows are read only as far as needed to detect this.
+    From other row groups, only the key columns are read.
     """
     schema = _row_schema(source)
     for group in read_tasks(batches):
-        if wanted is None or _has_any(group, source, wanted):
+        if segment_keys is None or _has_segment(group, source, segment_keys):
             for rows in read_all_columns(source, group.group):
                 yield rows.cast(schema)
 
 
-def _has_any(group: NumberedGroup, source: ParquetInput, wanted: frozenset[SegmentKey]) -> bool:
+def _has_segment(
+    group: NumberedGroup, source: ParquetInput, segment_keys: frozenset[SegmentKey]
+) -> bool:
     for parts in count_batches(group, source):
         keys = map(SegmentKey, *(parts[name].to_pylist() for name in KEY_COLUMNS))
-        if not wanted.isdisjoint(keys):
+        if not segment_keys.isdisjoint(keys):
             return True
     return False
 
@@ -413,22 +410,25 @@ def stage_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Stage segments from the sorted rows of a bin; runs in a task.
 
-    With `fail_fast`, none after a failed one.
+    With `fail_fast`, no segment is staged after a failed segment.
     """
     schema = source.schema.append(pa.field(ROW_COUNT, pa.int64()))
     canonical = (batch.select(schema.names).cast(schema) for batch in batches)
-    found: list[StagedSegment] = []
+    staged_segments: list[StagedSegment] = []
     for staged in stage_stream(canonical, source, settings, attempt_id=current_attempt_id()):
-        found.append(staged)
+        staged_segments.append(staged)
         if fail_fast and staged.report.status == FAILED:
             break
-    yield packed_row(found)
+    yield packed_row(staged_segments)
 
 
 def _row_schema(source: ParquetInput) -> pa.Schema:
-    """Return the columns of an input in Spark's types."""
+    """Return the schema of an input with Spark's types."""
     return pa.schema(
-        [pa.field(each.name, pa.binary()) if each.name == BATCH else each for each in source.schema]
+        [
+            pa.field(column.name, pa.binary()) if column.name == BATCH else column
+            for column in source.schema
+        ]
     )
 
 
@@ -464,13 +464,13 @@ def build_indexes(
     frame : DataFrame
         One row per batch, in any order: the columns ``topic``, ``partition``,
         ``segment_base_offset``, ``position_bytes``, and ``batch`` (the bytes of the batch) or the
-        metadata of the batch, as in a Parquet input. Other columns are ignored. It is read twice,
-        or more often if it has many segments, so persist an expensive one.
+        metadata of the batch, as in a Parquet input. Other columns are ignored. The frame is read
+        twice, or more often for many segments, so persist an expensive frame.
     output : path
         Folder for a folder of files per partition: a URI, or a local path visible to executors.
     what : list of str, optional
         The files to build: ``index``, ``timeindex``, ``txnindex``, ``snapshot``, ``epochs``. By
-        default all, or ``index`` and ``timeindex`` if columns for the others are missing.
+        default all, or ``index`` and ``timeindex`` if the columns for the other files are missing.
     config : path, mapping or LogConfig, optional
         Kafka settings, such as a broker's ``server.properties``.
     verify_crc : bool
@@ -494,13 +494,13 @@ def build_indexes(
     EngineError
         A job failed because of the cluster or its environment.
     """
-    given = dict(locals())
-    del given["frame"]
-    request = BuildRequest.build({**given, "inputs": (_NAME,), "format": InputFormat.PARQUET})
+    arguments = dict(locals())
+    del arguments["frame"]
+    request = BuildRequest.build({**arguments, "inputs": (_NAME,), "format": InputFormat.PARQUET})
     source = input_from_schemas(_NAME, (), [arrow_schema(frame.schema)])
     columns = [F.col(f"`{name}`").alias(name) for name in source.columns]
     build_table = partial(build_rows, frame=frame.select(*columns))
-    report = KeptRows(FILE_SCHEMA)
+    report = ReportRows(FILE_SCHEMA)
     engine = _SessionEngine(frame.sparkSession)
     built = build_from_table(request, source, engine, SILENT, report, build_table)
     return replace(built, rows=report.to_table())
@@ -517,13 +517,11 @@ class _SessionEngine:
     @contextmanager
     def start(
         self,
-        _command: str,
+        command: str,  # noqa: ARG002, of `Engine.start`
         *,
         after_failure: str,
-        listener: Listener | None = None,  # noqa: ARG002, of `Engine.start`, as are the others
-        tasks: int = 0,  # noqa: ARG002
-        inputs: Sequence[str] = (),  # noqa: ARG002
         outputs: Sequence[str] = (),
+        **_other_parameters: object,
     ) -> Iterator[SparkWorkers]:
         try:
             ship_package(self.session)

@@ -27,31 +27,32 @@ if TYPE_CHECKING:
 
 _POLL_SECONDS = 0.5
 _LOGGER = logging.getLogger(__name__)
-_PATIENCE_SECONDS = 120.0
-_WAITING = (
-    f"no task has begun within {_PATIENCE_SECONDS:.0f} s: the cluster may have no free cores or "
-    "memory (see the web UI of its master); still waiting"
+_IDLE_TIMEOUT_SECONDS = 120.0
+_IDLE_WARNING = (
+    f"no task has started within {_IDLE_TIMEOUT_SECONDS:.0f} s; the cluster may lack free cores or "
+    "memory (see the web UI of the Spark master)"
 )
-# Connect does not report its cores, but splits a range by their number; this exceeds any cluster.
-_MOST_CORES = 1 << 16
-_CORES_SECONDS = 60.0
+# Spark Connect does not report its cores, but splits a range into one partition per core. No
+# cluster has more cores than this.
+_MAX_CORES = 1 << 16
+_CORES_MAX_AGE_SECONDS = 60.0
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
 #: Called from any thread with the number of completed items and the total.
 Callback = Callable[[int, int], None]
 
 DEPENDENCY_HINT = (
-    "install it into the Python of the executors, or send them a packed environment "
+    "install the packages into the Python of the executors, or send a packed environment "
     f"({help_page('clusters')})"
 )
 _MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]
-# The last line of a traceback: the class of the error, with its module unless it is built in.
-_RAISED = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
-_MISSING = re.compile(r"No module named '([^']+)'")
-#: Prefix of the error of a task whose Python lacks modules; their names follow.
+# The last line of a traceback: the class of the error, with the module of classes not built in.
+_ERROR_LINE = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
+_MISSING_MODULE = re.compile(r"No module named '([^']+)'")
+#: Prefix of the error of a task whose Python lacks modules, before the names of the modules.
 LACKS = "the Python of the executors lacks "
-_LACKING = re.compile(rf"{LACKS}.+")
+_LACKS_LINE = re.compile(rf"{LACKS}.+")
 # Spark's message about the executor of the last failed attempt.
 _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>[^()]+)\)")
 # The stderr of a Python process that failed to become a worker.
@@ -91,23 +92,23 @@ class Jobs:
         self._items = items
         self._on_progress = on_progress
         self._tag = f"kafka-index-{new_run_id()}"
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
         self._running: dict[str, _Job] = {}
         self._started = 0
         self._finished = self._finished_jobs = 0
-        self._shown = 0
-        self._here = threading.local()
+        self._reported_items = 0
+        self._thread_state = threading.local()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        # Stored as registered, for its removal.
+        # Spark removes a handler only if it is the same object as the registered handler.
         self._handler: Any = self._on_stages
-        self._cores, self._counted_at = 1, -_CORES_SECONDS
+        self._cores, self._counted_at = 1, -_CORES_MAX_AGE_SECONDS
         self._has_tasks = False
-        self._notice = threading.Timer(_PATIENCE_SECONDS, self._warn_if_idle)
-        self._notice.daemon = True
+        self._idle_timer = threading.Timer(_IDLE_TIMEOUT_SECONDS, self._warn_if_idle)
+        self._idle_timer.daemon = True
 
     def __enter__(self) -> Self:
-        self._notice.start()
+        self._idle_timer.start()
         if self._on_progress is None:
             return self
         if is_connect(self._session):
@@ -119,24 +120,21 @@ class Jobs:
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        self._notice.cancel()
+        self._idle_timer.cancel()
         if self._thread is not None:
             self._thread.join()
         elif self._on_progress is not None:
             self._session.removeProgressHandler(self._handler)
 
     def count_cores(self) -> int:
-        """Return the current number of cores; for a Connect server, up to a minute old.
-
-        A job that waits for cores counts as at least one.
-        """
+        """Return the number of cores, at least 1; for a Connect server, up to a minute old."""
         if not is_connect(self._session):
             return max(self._session.sparkContext.defaultParallelism, 1)
         from pyspark.sql import functions as F  # noqa: N812, slow to import
 
         now = time.monotonic()
-        if now - self._counted_at >= _CORES_SECONDS:
-            splits = self._session.range(_MOST_CORES).select(F.spark_partition_id()).distinct()
+        if now - self._counted_at >= _CORES_MAX_AGE_SECONDS:
+            splits = self._session.range(_MAX_CORES).select(F.spark_partition_id()).distinct()
             with self.job("count the cores"):
                 self._cores, self._counted_at = max(splits.count(), 1), now
         return self._cores
@@ -145,14 +143,14 @@ class Jobs:
     def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
         """Name the job that this thread runs in the context, for the Spark UI.
 
-        A Connect server names jobs itself. `items` is the number of items that the job completes,
-        and `stages` the number of stages after the one that distributes the plan.
+        A Connect server names jobs itself. `items` is the number of items that the job completes.
+        `stages` is the number of stages after the stage that distributes the plan.
         """
-        with self._guard:
+        with self._lock:
             self._started += 1
             key = f"{self._tag}-{self._started}"
             self._running[key] = job = _Job(items, stages)
-        self._here.key = key
+        self._thread_state.key = key
         context = None if is_connect(self._session) else self._session.sparkContext
         if context is None:
             self._session.addTag(self._tag)
@@ -171,11 +169,11 @@ class Jobs:
                 context.setLocalProperty(_GROUP, None)  # type: ignore[arg-type]
                 context.setLocalProperty(_DESCRIPTION, None)  # type: ignore[arg-type]
                 context.removeJobTag(self._tag)
-            self._here.key = None
-            with self._guard:
+            self._thread_state.key = None
+            with self._lock:
                 self._finished += self._running.pop(key).done
                 self._finished_jobs += 1
-            self._show()
+            self._report_progress()
 
     def cancel(self) -> None:
         if is_connect(self._session):
@@ -184,32 +182,34 @@ class Jobs:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _warn_if_idle(self) -> None:
-        """Warn that a job waits: without free cores, it waits indefinitely."""
+        """Warn that a job waits; without free cores, a job waits indefinitely."""
         if not is_connect(self._session):
             tracker = self._session.sparkContext.statusTracker()
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
             self._has_tasks |= any(
-                each.numActiveTasks or each.numCompletedTasks for each in stages if each
+                stage.numActiveTasks or stage.numCompletedTasks for stage in stages if stage
             )
         if self._running and not self._finished_jobs and not self._has_tasks:
-            _LOGGER.warning(_WAITING)
+            _LOGGER.warning(_IDLE_WARNING)
 
-    def _show(self) -> None:
-        with self._guard:
-            done = self._finished + sum(job.done for job in self._running.values())
-            # Retried tasks count again, and failed jobs no longer, so the number could decrease.
-            self._shown = done = max(done, self._shown)
+    def _report_progress(self) -> None:
+        with self._lock:
+            completed_items = self._finished + sum(job.done for job in self._running.values())
+            # The sum could decrease, because it omits failed jobs and the first attempts of tasks.
+            self._reported_items = completed_items = max(completed_items, self._reported_items)
         if self._on_progress is not None:
-            self._on_progress(done, self._items)
+            self._on_progress(completed_items, self._items)
 
     def _update(self, key: str, stages: Sequence[tuple[int, int]]) -> None:
         """Set the progress of a job: completed and total tasks of its stages, in order."""
         job = self._running.get(key)
         if job is not None:
             # The first stage distributes the plan. Later stages appear when they start.
-            shares = [done / tasks for done, tasks in stages[1:] if tasks]
-            share = min(sum(shares) / job.stages, 1.0)
-            job.done = max(job.done, int(job.items * share))
+            stage_fractions = [
+                completed_tasks / tasks for completed_tasks, tasks in stages[1:] if tasks
+            ]
+            fraction = min(sum(stage_fractions) / job.stages, 1.0)
+            job.done = max(job.done, int(job.items * fraction))
 
     def _poll(self) -> None:
         tracker = self._session.sparkContext.statusTracker()
@@ -221,7 +221,7 @@ class Jobs:
                 self._update(
                     key, [(info.numCompletedTasks, info.numTasks) for info in infos if info]
                 )
-            self._show()
+            self._report_progress()
 
     # Other keyword arguments of the handler depend on the Spark version.
     def _on_stages(
@@ -229,72 +229,81 @@ class Jobs:
     ) -> None:
         # Called in the thread that runs the job.
         self._has_tasks |= inflight_tasks > 0
-        key = getattr(self._here, "key", None)
+        key = getattr(self._thread_state, "key", None)
         if key is not None:
-            known = sorted(stages or (), key=lambda stage: stage.stage_id)
-            self._update(key, [(stage.num_completed_tasks, stage.num_tasks) for stage in known])
-            self._show()
+            sorted_stages = sorted(stages or (), key=lambda stage: stage.stage_id)
+            self._update(
+                key, [(stage.num_completed_tasks, stage.num_tasks) for stage in sorted_stages]
+            )
+            self._report_progress()
 
 
 def job_failure(error: Exception, hint: str) -> Exception:
     """Convert the error of a failed job, as raised by PySpark or py4j.
 
-    `EngineError`: the cluster or its environment failed. `KafkaIndexError`: a task failed because
-    of its data. `RuntimeError`: a task failed because of an error in this package. `hint` is used
-    for errors without their own.
+    Returns an `EngineError` if the cluster or its environment failed, a `KafkaIndexError` if a task
+    failed because of its data, and a `RuntimeError` if a task failed because of an error in this
+    package. `hint` is used if the error has no specific hint.
     """
     from pyspark.errors import PythonException
 
     messages = _all_messages(error)
-    lacking = _LACKING.search(messages)
-    if lacking is not None:
-        return EngineError(lacking[0], hint=DEPENDENCY_HINT)
-    missing = _MISSING.search(_traceback(messages))
-    if missing is not None and not missing[1].startswith(f"{_PACKAGE}."):
-        name = missing[1].partition(".")[0]
+    lacking_modules = _LACKS_LINE.search(messages)
+    if lacking_modules is not None:
+        return EngineError(lacking_modules[0], hint=DEPENDENCY_HINT)
+    missing_module = _MISSING_MODULE.search(_import_error_line(messages))
+    if missing_module is not None and not missing_module[1].startswith(f"{_PACKAGE}."):
+        name = missing_module[1].partition(".")[0]
         return EngineError(
-            f"the Python of an executor lacks the package {name}{_executor_text(messages)}",
+            f"the Python of an executor lacks the package {name}{_format_executor(messages)}",
             hint=DEPENDENCY_HINT,
         )
     if not isinstance(error, PythonException):
         return EngineError(
-            f"the Spark job failed{_executor_text(messages)}: {_reason(messages)}", hint=hint
+            f"the Spark job failed{_format_executor(messages)}: {_parse_reason(messages)}",
+            hint=hint,
         )
-    reason = _reason(str(error))
+    reason = _parse_reason(str(error))
     message = f"the Spark job failed: {reason}"
     # Spark forwards only the task's traceback; its last line starts with the exception class.
-    raised = [match.groups("") for match in map(_RAISED.match, str(error).splitlines()) if match]
-    kind: type[BaseException] = Exception
-    for module, name in raised:
-        kind = _class_of(module, name) or kind
-    if issubclass(kind, errors.ExecutorError):
+    raised_errors = [
+        match.groups("") for match in map(_ERROR_LINE.match, str(error).splitlines()) if match
+    ]
+    error_class: type[BaseException] = Exception
+    for module, name in raised_errors:
+        error_class = _import_error_class(module, name) or error_class
+    if issubclass(error_class, errors.ExecutorError):
         message, hint = reason.partition(": ")[2], ""
-    if issubclass(kind, errors.RetriableError | OSError | MemoryError):
+    if issubclass(error_class, errors.RetriableError | OSError | MemoryError):
         return EngineError(message, hint=hint or None)
-    if issubclass(kind, KafkaIndexError):
+    if issubclass(error_class, KafkaIndexError):
         return KafkaIndexError(message, hint=hint)
     return RuntimeError(f"a Spark task failed: {reason}")
 
 
-def _class_of(module: str, name: str) -> type[BaseException] | None:
-    """Return the class of an error, None if the line is not the start of an error.
+def _import_error_class(module: str, name: str) -> type[BaseException] | None:
+    """Return the class of an error; None if the name is not an error class.
 
-    Errors of other libraries are `Exception`, or `EngineError` for errors of PySpark's own worker,
-    for example about its Python version.
+    Returns `EngineError` for errors of PySpark's worker, for example about the Python version, and
+    `Exception` for errors of other libraries.
     """
     package = module.partition(".")[0]
     if package not in ("", _PACKAGE):
         return EngineError if package == "pyspark" else Exception
     try:
-        found = getattr(import_module(module or builtins.__name__), name, None)
+        error_class = getattr(import_module(module or builtins.__name__), name, None)
     except ImportError:
         return Exception
-    return found if isinstance(found, type) and issubclass(found, BaseException) else None
+    return (
+        error_class
+        if isinstance(error_class, type) and issubclass(error_class, BaseException)
+        else None
+    )
 
 
 def failure_reason(error: Exception) -> str:
     """Return the line of a Spark error that contains its cause."""
-    return _reason(_all_messages(error))
+    return _parse_reason(_all_messages(error))
 
 
 def without_package(reason: str) -> str:
@@ -304,34 +313,34 @@ def without_package(reason: str) -> str:
 
 def _all_messages(error: Exception) -> str:
     """Return all messages of an error, including the JVM's causes."""
-    texts = [str(error)]
+    messages = [str(error)]
     cause = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
-    # The JVM may have ended.
+    # The JVM may have exited.
     with suppress(Exception):
-        while cause is not None and len(texts) < _MAX_CAUSES:
-            texts.append(str(cause.getMessage() or ""))
+        while cause is not None and len(messages) < _MAX_CAUSES:
+            messages.append(str(cause.getMessage() or ""))
             cause = cause.getCause()
-    return "\n".join(texts)
+    return "\n".join(messages)
 
 
-def _traceback(text: str) -> str:
-    """Return the last line of a Python traceback in a text."""
+def _import_error_line(text: str) -> str:
+    """Return the last line about a missing module in a Python traceback."""
     worker = _WORKER_STDERR.search(text)
     lines = (worker["text"] if worker else text).splitlines()
-    raised = [line for line in lines if _MISSING.search(line)]
-    return raised[-1] if raised else ""
+    matching_lines = [line for line in lines if _MISSING_MODULE.search(line)]
+    return matching_lines[-1] if matching_lines else ""
 
 
-def _executor_text(text: str) -> str:
+def _format_executor(text: str) -> str:
     """Return the executor on which a task failed last, if known."""
-    lost = _LOST_TASK.findall(text)
-    return f" on {lost[-1]}" if lost else ""
+    executors = _LOST_TASK.findall(text)
+    return f" on {executors[-1]}" if executors else ""
 
 
-def _reason(text: str) -> str:
+def _parse_reason(text: str) -> str:
     worker = _WORKER_STDERR.search(text)
     lines = [line.strip() for line in (worker["text"] if worker else text).splitlines()]
     lines = [line for line in lines if line and not line.startswith("at ")]
     causes = [line for line in lines if "Error: " in line or "Exception: " in line]
-    reason = (causes or lines or ["Spark does not say why"])[-1]
+    reason = (causes or lines or ["Spark reports no reason"])[-1]
     return without_package(reason.removeprefix("Caused by: "))

@@ -2,7 +2,7 @@
 
 Missing indexes of remote segments are built once for all tasks of a run. A first job reads the
 queries and reduces them to one query per segment, or per partition for queries by time, because the
-segments of times are known only while their indexes are built. A second job runs these queries,
+segment of a time is known only after time indexes are built. A second job runs these queries,
 each segment or partition in one task, which writes the indexes to the folder of the run.
 """
 
@@ -35,7 +35,7 @@ from kafka_index.commands.lookup.lookup_job import look_up as look_up_on
 from kafka_index.commands.lookup.queries import check_names, read_split
 from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
-from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.config import to_choice
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.request import PathsKind, input_path
@@ -50,20 +50,20 @@ from kafka_index.spark.session import ship_package
 from kafka_index.spark.workers import read_tasks, spark_schema, spark_workers, task
 
 # Queries that are processed together share the costs per segment.
-_ROWS_TOGETHER = 250_000
-_BYTES_TOGETHER = 64 << 20
+_ROWS_PER_GROUP = 250_000
+_BYTES_PER_GROUP = 64 << 20
 # Small enough to stay in the CPU cache while the JVM converts them to rows.
-_ROWS_RETURNED = 50_000
+_ROWS_PER_BATCH = 50_000
 # Columns that exist only between a Python worker and the JVM.
-_RAW = "__kafka_index_"
+_RAW_PREFIX = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
 _STATUS = "status"
-# Filled from time indexes, which lookups by offset do not read.
-_OF_TIME_INDEXES = "entry_timestamp_ms"
+# A column from time indexes, which lookups by offset do not read.
+_ENTRY_TIMESTAMP = "entry_timestamp_ms"
 
 _INTEGERS = (ByteType, ShortType, IntegerType, LongType)
 _TIMES = (TimestampType, TimestampNTZType, DateType)
-_NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
+_QUERY_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
     TOPIC: ((StringType,), "a string"),
     PARTITION: (_INTEGERS, "an integer"),
     By.OFFSET.column: (_INTEGERS, "an integer"),
@@ -71,8 +71,8 @@ _NEEDED: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"
-# Used instead of a segment number: the key is the latest requested time. Special timestamps, which
-# are negative, are kept.
+# Replaces the segment number of queries by time, whose key is the latest requested time. Special
+# timestamps, which are negative, replace the segment number, too.
 _BY_TIME = 0
 #: Queries that cause the indexes to be built: partition number, segment number, and key.
 NEED_SCHEMA = pa.schema(
@@ -119,7 +119,7 @@ def list_dump(
         PathsKind().convert(paths, "paths", 0),
         tiered=TieredOptions.of(tiered),
         indexes=None if indexes is None else input_path(indexes, "indexes"),
-        upper_bound=choice_of(UpperBound, upper_bound, "upper_bound"),
+        upper_bound=to_choice(UpperBound, upper_bound, "upper_bound"),
     )
 
 
@@ -137,8 +137,8 @@ def lookup_offsets(
     queries : DataFrame
         Columns topic (string), partition and offset (integers); other columns pass through.
     inventory : path, list of path, or Inventory
-        The logs, with paths that are valid on executors; or the result of `list_dump`, to list
-        them once for several lookups.
+        The logs, with paths that are valid on executors; or the result of `list_dump`, to list the
+        logs once for several lookups.
     resolve : Resolve or str
         Level of detail: ``index``, ``batch`` or ``record``.
     config : path, mapping or LogConfig, optional
@@ -159,7 +159,7 @@ def lookup_offsets(
     -----
     If a log cannot be read, the status is ``unreadable``; the command `lookup` reports the reason.
     """
-    return _look_up(queries, inventory, _settings(By.OFFSET, resolve, config))
+    return _look_up(queries, inventory, _lookup_settings(By.OFFSET, resolve, config))
 
 
 def lookup_timestamps(
@@ -190,7 +190,7 @@ def lookup_timestamps(
     InputError
         As `lookup_offsets`.
     """
-    settings = _settings(By.TIMESTAMP, resolve, config)
+    settings = _lookup_settings(By.TIMESTAMP, resolve, config)
     return _look_up(queries, inventory, settings)
 
 
@@ -199,46 +199,50 @@ def answer_rows(
 ) -> Iterator[pa.RecordBatch]:
     """Run the queries of one task; the keys are in the column `key`, results in `raw` columns."""
     opened = lookups.open()
-    filled = [VALUE_COLUMNS.index(name.removeprefix(_RAW)) for name in raw.names[1:]]
-    for rows in gather(batches):
-        found = opened.answer_rows(_with_key(rows, key, lookups.settings.by))
+    value_columns = [VALUE_COLUMNS.index(name.removeprefix(_RAW_PREFIX)) for name in raw.names[1:]]
+    for rows in group_batches(batches):
+        answers = opened.answer_rows(_set_key_column(rows, key, lookups.settings.by))
         columns = rows.drop_columns([_INSTANT]) if key == _INSTANT else rows
         answered = pa.RecordBatch.from_arrays(
-            [*columns.columns, pa.array(found.status), *(found.values[place] for place in filled)],
+            [
+                *columns.columns,
+                pa.array(answers.status),
+                *(answers.values[column] for column in value_columns),
+            ],
             schema=pa.schema([*columns.schema, *raw]),
         )
-        for first in range(0, answered.num_rows, _ROWS_RETURNED):
-            yield answered.slice(first, _ROWS_RETURNED)
-    # Nothing reports these findings, and the process outlives the task.
+        for start in range(0, answered.num_rows, _ROWS_PER_BATCH):
+            yield answered.slice(start, _ROWS_PER_BATCH)
+    # Discards the findings, which nothing reports, since the process outlives the task.
     opened.drain_findings()
 
 
-def _with_key(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
-    """Return queries whose key is in another column."""
+def _set_key_column(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
+    """Return the queries with the values of another column as keys."""
     if key == by.column:
         return rows
     return rows.set_column(rows.schema.get_field_index(by.column), by.column, rows.column(key))
 
 
-def gather(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Concatenate batches until they have enough rows or bytes to be processed together."""
-    kept: list[pa.RecordBatch] = []
+    pending: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:
-        kept.append(batch)
+        pending.append(batch)
         rows += batch.num_rows
         size_bytes += batch.nbytes
-        if rows >= _ROWS_TOGETHER or size_bytes >= _BYTES_TOGETHER:
-            yield pa.concat_batches(kept)
-            kept, rows, size_bytes = [], 0, 0
+        if rows >= _ROWS_PER_GROUP or size_bytes >= _BYTES_PER_GROUP:
+            yield pa.concat_batches(pending)
+            pending, rows, size_bytes = [], 0, 0
     if rows:
-        yield pa.concat_batches(kept)
+        yield pa.concat_batches(pending)
 
 
-def _settings(by: By, resolve: Resolve | str, config: Config | None) -> LookupSettings:
+def _lookup_settings(by: By, resolve: Resolve | str, config: Config | None) -> LookupSettings:
     return LookupSettings(
         by,
-        choice_of(Resolve, resolve, "resolve"),
+        to_choice(Resolve, resolve, "resolve"),
         SettingsKind().convert(config, "config", 0).config,
     )
 
@@ -248,8 +252,8 @@ def _look_up(
 ) -> DataFrame:
     """Add the result columns.
 
-    Python workers return non-null numbers, and only columns that the lookup can fill: it is cheaper
-    to create nulls, status texts and empty columns in the JVM.
+    Python workers return non-null numbers, and only columns that the lookup can fill, because the
+    JVM creates nulls, status texts and empty columns faster.
     """
     by = settings.by
     _check_columns(queries.schema, by)
@@ -278,21 +282,21 @@ def raw_columns(settings: LookupSettings) -> pa.Schema:
     """Return the result columns of Python workers: the status, and `NULL` for null."""
     names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
     if settings.by is By.OFFSET:
-        names.remove(_OF_TIME_INDEXES)
-    fields = [pa.field(_RAW + name, pa.int64(), nullable=False) for name in names]
-    return pa.schema([pa.field(_RAW + _STATUS, pa.int8(), nullable=False), *fields])
+        names.remove(_ENTRY_TIMESTAMP)
+    fields = [pa.field(_RAW_PREFIX + name, pa.int64(), nullable=False) for name in names]
+    return pa.schema([pa.field(_RAW_PREFIX + _STATUS, pa.int8(), nullable=False), *fields])
 
 
 def _answer_columns(raw: pa.Schema) -> list[Column]:
     """Return the columns of `ANSWER_SCHEMA`, computed from the columns of workers."""
     text = F.lit(Status.FOUND.text)
     for status in reversed(Status):
-        text = F.when(F.col(_RAW + _STATUS) == status.value, status.text).otherwise(text)
+        text = F.when(F.col(_RAW_PREFIX + _STATUS) == status.value, status.text).otherwise(text)
     columns = [text.alias(_STATUS)]
     for field in spark_schema(ANSWER_SCHEMA).fields[1:]:
         value = F.lit(None)
-        if _RAW + field.name in raw.names:
-            number = F.col(_RAW + field.name)
+        if _RAW_PREFIX + field.name in raw.names:
+            number = F.col(_RAW_PREFIX + field.name)
             value = F.when(number != NULL, number)
         columns.append(value.cast(field.dataType).alias(field.name))
     return columns
@@ -301,9 +305,9 @@ def _answer_columns(raw: pa.Schema) -> list[Column]:
 def _check_columns(schema: StructType, by: By) -> None:
     check_names(schema.names, by)
     problems = [
-        f"{name} is {schema[name].dataType.simpleString()}, not {wanted}"
-        for name, (kinds, wanted) in _NEEDED.items()
-        if name in (TOPIC, PARTITION, by.column) and not isinstance(schema[name].dataType, kinds)
+        f"{name} is {schema[name].dataType.simpleString()}, not {expected}"
+        for name, (types, expected) in _QUERY_TYPES.items()
+        if name in (TOPIC, PARTITION, by.column) and not isinstance(schema[name].dataType, types)
     ]
     if problems:
         raise InputError(f"columns of the wrong type: {', '.join(problems)}")
@@ -313,17 +317,17 @@ def build_missing_indexes(
     workers: Workers,
     unindexed: pa.Table,
     lookups: SharedLookups,
-    works: Sequence[SplitTask],
+    split_tasks: Sequence[SplitTask],
 ) -> None:
     """Build the indexes that splits of queries need, into the folder of the run.
 
-    There is at least one segment without index files, and the lookups have a folder.
+    At least one segment has no index files, and the lookups have a folder.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
-    bare = spark.distribute(unindexed)
-    splits = spark.frame(works, [each.split.size_bytes for each in works])
-    place = [_CODE] if by_time else [_CODE, _SEGMENT]
+    unindexed_segments = spark.distribute(unindexed)
+    splits = spark.frame(split_tasks, [each.split.size_bytes for each in split_tasks])
+    key_columns = [_CODE] if by_time else [_CODE, _SEGMENT]
     with spark.jobs.job("find the requested segments without index files"):
         needs = spark.collect(
             splits.mapInArrow(
@@ -331,21 +335,26 @@ def build_missing_indexes(
             )
             .groupBy(_CODE, _SEGMENT)
             .agg(F.max(_KEY).alias(_KEY))
-            .join(bare.groupBy(place).agg(F.sum("size_bytes").alias("size_bytes")), place)
+            .join(
+                unindexed_segments.groupBy(key_columns).agg(
+                    F.sum("size_bytes").alias("size_bytes")
+                ),
+                key_columns,
+            )
             .select(_CODE, _SEGMENT, _KEY, "size_bytes")
         ).sort_by([(_CODE, "ascending"), (_SEGMENT, "ascending")])
     if not needs.num_rows:
         return
     # All queries by time for a partition are run by one task.
-    owners = needs[_CODE].to_numpy() if by_time else np.arange(needs.num_rows)
-    firsts = np.flatnonzero(np.diff(owners, prepend=-1))
-    asked = list(zip(*(needs[name].to_pylist() for name in NEED_SCHEMA.names), strict=True))
-    ends = [*firsts[1:].tolist(), len(asked)]
+    task_keys = needs[_CODE].to_numpy() if by_time else np.arange(needs.num_rows)
+    task_starts = np.flatnonzero(np.diff(task_keys, prepend=-1))
+    queries = list(zip(*(needs[name].to_pylist() for name in NEED_SCHEMA.names), strict=True))
+    task_ends = [*task_starts[1:].tolist(), len(queries)]
     built = workers.run(
-        [asked[first:end] for first, end in zip(firsts.tolist(), ends, strict=True)],
+        [queries[first:end] for first, end in zip(task_starts.tolist(), task_ends, strict=True)],
         partial(build_needed, lookups=lookups),
-        sizes=needs["size_bytes"].to_numpy()[firsts].tolist(),
-        what=f"build indexes for {{:,}} {'partitions' if by_time else 'segments'}",
+        sizes=needs["size_bytes"].to_numpy()[task_starts].tolist(),
+        description=f"build indexes for {{:,}} {'partitions' if by_time else 'segments'}",
     )
     for _ in built:
         pass
@@ -361,20 +370,22 @@ def find_needs(
     """Reduce the queries of splits to a set that needs the same indexes."""
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
-    for work in read_tasks(batches):
-        # The task that processes the split raises and reports the same error.
+    for split_task in read_tasks(batches):
+        # The task that processes the split raises the same error.
         with suppress(InputError):
-            for rows in read_split(work.split):
-                for code, keys in _asked(QueryBatch.of(rows, work.split.by), inventory):
-                    for segment, key in _needs(inventory, lookups, code, keys):
-                        place = code, segment
-                        largest[place] = max(key, largest.get(place, key))
+            for rows in read_split(split_task.split):
+                for code, keys in _keys_by_partition(
+                    QueryBatch.of(rows, split_task.split.by), inventory
+                ):
+                    for segment, key in _index_needs(inventory, lookups, code, keys):
+                        segment_key = code, segment
+                        largest[segment_key] = max(key, largest.get(segment_key, key))
     rows = [(code, segment, key) for (code, segment), key in largest.items()]
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(NEED_SCHEMA)
     yield pa.record_batch([list(column) for column in columns], schema=NEED_SCHEMA)
 
 
-def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
+def _keys_by_partition(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
     """Yield each partition with its ascending keys."""
     numbers, present = integers(batch.partitions)
     codes = inventory.codes(batch.topics, numbers)
@@ -389,14 +400,14 @@ def _asked(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs
     codes, keys = codes[valid], batch.keys.values[valid]
     order = np.lexsort((keys, codes))
     codes, keys = codes[order], keys[order]
-    asked, firsts = np.unique(codes, return_index=True)
-    yield from zip(asked.tolist(), np.split(keys, firsts[1:]), strict=True)
+    partition_codes, firsts = np.unique(codes, return_index=True)
+    yield from zip(partition_codes.tolist(), np.split(keys, firsts[1:]), strict=True)
 
 
-def _needs(
+def _index_needs(
     inventory: Inventory, lookups: SharedLookups, code: int, keys: Longs
 ) -> Iterator[tuple[int, int]]:
-    """Yield segments with their largest requested key; queries by time as `_BY_TIME`."""
+    """Yield segments with their largest requested key; for queries by time, yield `_BY_TIME`."""
     if lookups.settings.by is By.TIMESTAMP:
         for special in np.unique(keys[keys < 0]).tolist():
             yield special, special
@@ -408,8 +419,8 @@ def _needs(
     first = max(inventory.partitions["log_start_offset"][code].as_py(), 0)
     keys = keys[np.searchsorted(keys, first) :]
     if len(keys):
-        places = np.clip(np.searchsorted(bases, keys, "right") - 1, 0, None)
-        segments, firsts = np.unique(places, return_index=True)
+        segment_numbers = np.clip(np.searchsorted(bases, keys, "right") - 1, 0, None)
+        segments, firsts = np.unique(segment_numbers, return_index=True)
         lasts = np.append(firsts[1:], len(keys)) - 1
         yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
     if lookups.settings.resolve is not Resolve.INDEX:
@@ -420,19 +431,19 @@ def _needs(
 def build_needed(
     needs: Sequence[tuple[int, int, int]], _attempt_id: str, *, lookups: SharedLookups
 ) -> None:
-    """Run the queries from `find_needs`, so that the indexes are built and shared."""
+    """Run the queries from `find_needs`, which builds and shares the indexes."""
     opened = lookups.open()
     inventory, settings = opened.inventory, opened.settings
     by_time = settings.by is By.TIMESTAMP
     needs_end = not by_time and settings.resolve is not Resolve.INDEX
     if not by_time:
-        # The index of a segment is looked up, and no other segment read.
+        # The lookup reads only the index of the segment, and no other segment.
         settings = replace(settings, resolve=Resolve.INDEX)
     # The lookups of the splits find and report the errors of a segment again.
-    with Lookups(inventory, settings) as own:
-        for code, segment, asked in needs:
+    with Lookups(inventory, settings) as lookups_of_task:
+        for code, segment, key in needs:
             topic, partition = inventory.name_of(code)
             if needs_end and segment == len(inventory.base_offsets(code)) - 1:
-                own.end_offset(code)
-            query = {TOPIC: topic, PARTITION: partition, settings.by.column: asked}
-            own.answer_rows(pa.Table.from_pylist([query]))
+                lookups_of_task.end_offset(code)
+            query = {TOPIC: topic, PARTITION: partition, settings.by.column: key}
+            lookups_of_task.answer_rows(pa.Table.from_pylist([query]))

@@ -40,24 +40,24 @@ def parse_json(options: Mapping[str, str], name: str) -> Any:
 
 
 def parse_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, int]]:
-    return _by_partition(options, name, lambda value: _integer(value, INT64_MAX))
+    return _parse_by_partition(options, name, lambda value: _parse_integer(value, INT64_MAX))
 
 
 def parse_times_by_partition(options: Mapping[str, str], name: str) -> dict[str, dict[int, Time]]:
-    return _by_partition(
+    return _parse_by_partition(
         options,
         name,
-        lambda value: value if isinstance(value, str) else _integer(value, INT64_MAX),
+        lambda value: value if isinstance(value, str) else _parse_integer(value, INT64_MAX),
     )
 
 
-def _by_partition(
+def _parse_by_partition(
     options: Mapping[str, str], name: str, convert: Callable[[Any], _Value]
 ) -> dict[str, dict[int, _Value]]:
     try:
         return {
             topic: {
-                _integer(partition, INT32_MAX): convert(value)
+                _parse_integer(partition, INT32_MAX): convert(value)
                 for partition, value in values.items()
             }
             for topic, values in parse_json(options, name).items()
@@ -66,19 +66,19 @@ def _by_partition(
         raise malformed(options, name, '{"topic": {"0": 123}}') from error
 
 
-def parse_number(options: Mapping[str, str], name: str, default: int, *, least: int = 0) -> int:
+def parse_number(options: Mapping[str, str], name: str, default: int, *, minimum: int = 0) -> int:
     try:
-        number = _integer(options.get(name, str(default)).strip(), INT64_MAX)
+        number = _parse_integer(options.get(name, str(default)).strip(), INT64_MAX)
     except ValueError as error:
         raise malformed(options, name, "a number") from error
-    if number < least:
-        raise malformed(options, name, f"{least} or more")
+    if number < minimum:
+        raise malformed(options, name, f"{minimum} or more")
     return number
 
 
-def _integer(value: object, largest: int) -> int:
-    """Parse a number like Spark's Kafka source: like Java, truncated at the decimal point."""
-    number = parse_java_integer(str(int(value) if isinstance(value, float) else value), largest)
+def _parse_integer(value: object, maximum: int) -> int:
+    """Parse an integer like Spark's Kafka source, which truncates at the decimal point."""
+    number = parse_java_integer(str(int(value) if isinstance(value, float) else value), maximum)
     if number is None:
         raise ValueError(f"{value!r} is not an integer")
     return number
@@ -92,7 +92,7 @@ def parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def parse_choice(options: Mapping[str, str], name: str, choices: Mapping[str, Any]) -> Any:
-    """Return the value of a choice, case-insensitive; by default the first one."""
+    """Return the value of a case-insensitive choice; by default the value of the first choice."""
     text = options.get(name, next(iter(choices)))
     for choice, value in choices.items():
         if choice.lower() == text.lower():
@@ -105,44 +105,46 @@ def malformed(options: Mapping[str, str], name: str, expected: str) -> InputErro
 
 
 def parse_bounds(options: Mapping[str, str], now: int) -> BoundOptions:
-    """Parse the bounds; a time for all precedes times by partition, and these precede offsets.
+    """Parse the bounds; `now` is the base of relative times.
 
-    `now` is the base of relative times.
+    A time for all partitions overrides times by partition, which override offsets.
     """
-    start_time = _timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp", now)
-    end_time = _timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp", now)
-    start = None if start_time is not None else _offsets(options, "startingoffsets", "earliest")
-    end = None if end_time is not None else _offsets(options, "endingoffsets", "latest")
-    if LATEST in _values(start):
+    start_time = _parse_timestamps(options, "startingtimestamp", "startingoffsetsbytimestamp", now)
+    end_time = _parse_timestamps(options, "endingtimestamp", "endingoffsetsbytimestamp", now)
+    start = (
+        None if start_time is not None else _parse_offsets(options, "startingoffsets", "earliest")
+    )
+    end = None if end_time is not None else _parse_offsets(options, "endingoffsets", "latest")
+    if LATEST in _bound_values(start):
         raise InputError("startingOffsets of a batch read cannot be latest")
-    if EARLIEST in _values(end):
+    if EARLIEST in _bound_values(end):
         raise InputError("endingOffsets cannot be earliest")
     _check_order(start, end)
     _check_order(start_time, end_time)
-    strategy = options.get("startingoffsetsbytimestampstrategy", "error").lower()
-    if strategy not in ("error", "latest"):
-        raise InputError("not a strategy", expected="error or latest", found=strategy)
+    strategies = {"error": True, "latest": False}
     return BoundOptions(
         start,
         end,
         start_time,
         end_time,
-        needs_start=strategy == "error",
+        needs_start=parse_choice(options, "startingoffsetsbytimestampstrategy", strategies),
         needs_offsets=parse_flag(options, "failondataloss", default=True),
         needs_order=True,
     )
 
 
-def _values(bound: Offsets | Timestamps | None) -> list[int]:
+def _bound_values(bound: Offsets | Timestamps | None) -> list[int]:
     if isinstance(bound, Mapping):
         return [value for values in bound.values() for value in values.values()]
     return [] if bound is None else [bound]
 
 
 def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps | None) -> None:
-    """Reject bounds by partition if one starts after its end, or has only one bound."""
+    """Reject a start after its end, and partitions with only one bound by partition."""
     if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
-        raise InputError("the start is after the end", expected=end, found=start)
+        raise InputError(
+            "the start bound is after the end bound", expected=f"at most {end}", found=start
+        )
     if not (isinstance(start, Mapping) and isinstance(end, Mapping)):
         return
     for topic in {*start, *end}:
@@ -150,20 +152,22 @@ def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps |
         for number in {*starts, *ends}:
             name = TopicPartition(topic, number).directory_name
             if number not in starts or number not in ends:
-                raise InputError(f"{name} has one bound, and both ends are given by partition")
+                raise InputError(f"{name} has only one of the start and end bounds by partition")
             if 0 <= ends[number] < starts[number]:
                 raise InputError(
-                    f"{name} starts after its end", expected=ends[number], found=starts[number]
+                    f"{name} starts after its end",
+                    expected=f"at most {ends[number]}",
+                    found=starts[number],
                 )
 
 
-def _offsets(options: Mapping[str, str], name: str, default: str) -> Offsets:
+def _parse_offsets(options: Mapping[str, str], name: str, default: str) -> Offsets:
     text = options.get(name, default).strip()
     special = {"earliest": EARLIEST, "latest": LATEST}.get(text.lower())
     return special if special is not None else parse_by_partition(options, name)
 
 
-def _timestamps(
+def _parse_timestamps(
     options: Mapping[str, str], for_all: str, by_partition: str, now: int
 ) -> Timestamps | None:
     name = for_all if for_all in options else by_partition
@@ -179,7 +183,7 @@ def _timestamps(
 
 def parse_size(text: str, *, unit: str = "") -> int:
     """Parse a size in the format of Spark's settings; 0 if malformed."""
-    found = _SIZE.fullmatch(text)
-    if found is None:
+    size = _SIZE.fullmatch(text)
+    if size is None:
         return 0
-    return int(found[1]) << 10 * " kmgtp".index((found[2] or unit or " ").lower())
+    return int(size[1]) << 10 * " kmgtp".index((size[2] or unit or " ").lower())

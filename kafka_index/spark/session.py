@@ -57,14 +57,14 @@ _JAVA_HINT = f"install Java {LEAST_JAVA} or newer and set JAVA_HOME, or use --en
 
 _CONNECTION_FILE = "_PYSPARK_DRIVER_CONN_INFO_PATH"
 _PORT, _SECRET = "PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET"
-_INT = struct.Struct(">i")
+_INT32 = struct.Struct(">i")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
 _STOP_SECONDS = 5.0
 # Py4J logs this with a traceback if a signal ends a call; the exception is sufficient.
 _STOPPED_CALL = "KeyboardInterrupt while sending command."
 # Startup messages of the JVM that users cannot act on.
-_CHATTER = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
+_IGNORED_STDERR = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
 
 CONNECT_SCHEME = "sc://"
 _STANDALONE_SCHEME = "spark://"
@@ -82,7 +82,7 @@ _STRING_LENGTH = struct.Struct(">i")
 _MAX_FRAME_BYTES = 1 << 16
 # No master serves this file; it responds without logging.
 _NO_STREAM = b"/files/kafka-index"
-_NOT_SPARK = "what answers there is not a Spark master"
+_NOT_SPARK = "the server is not a Spark master"
 
 
 def check_java() -> None:
@@ -90,16 +90,16 @@ def check_java() -> None:
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
-        raise EngineError("Spark needs Java, and there is no java on the PATH", hint=_JAVA_HINT)
+        raise EngineError("Spark requires Java, but PATH contains no java", hint=_JAVA_HINT)
     try:
-        answer = subprocess.run(
+        version_output = subprocess.run(
             [java, "-version"], capture_output=True, text=True, timeout=60, check=True
         ).stderr
     except (OSError, subprocess.SubprocessError) as error:
         raise EngineError(
-            "Spark needs Java, and this one does not run", path=java, hint=_JAVA_HINT
+            "Spark requires Java, but this program fails to run", path=java, hint=_JAVA_HINT
         ) from error
-    version = re.search(r'version "(?:1\.)?(\d+)', answer)
+    version = re.search(r'version "(?:1\.)?(\d+)', version_output)
     if version is not None and int(version[1]) < LEAST_JAVA:
         raise EngineError(
             "this Java is too old for Spark",
@@ -112,10 +112,10 @@ def check_java() -> None:
 
 @contextlib.contextmanager
 def owned_jvm(conf: SparkConf) -> Iterator[None]:
-    """Start a JVM for PySpark, unless it has one; kill it if the context fails.
+    """Start a JVM for PySpark, unless PySpark has a JVM; kill the JVM if the context fails.
 
-    While the context is open, the stderr of the JVM is collected: the error shows its cause in one
-    line, and the rest as a note in the traceback.
+    While the context is open, the stderr of the JVM is collected. If the context fails, stderr
+    becomes a note of the exception.
     """
     from pyspark import SparkContext
 
@@ -124,8 +124,8 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         yield
         return
     jvm = _Jvm()
-    # Py4J logs it to the root logger, at any time during the life of the JVM.
-    logging.getLogger().addFilter(_is_worth_saying)
+    # Py4J logs `_STOPPED_CALL` to the root logger, at any time during the life of the JVM.
+    logging.getLogger().addFilter(_is_not_stopped_call)
     try:
         jvm.connect(jvm.start(conf))
         yield
@@ -133,15 +133,15 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         jvm.kill()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         SparkContext._active_spark_context = None  # noqa: SLF001
-        # Not for exceptions raised by signals, whose notes Python would print.
-        if isinstance(error, Exception) and (held := jvm.held_output()):
-            error.add_note(held)
+        # Python would print the notes of exceptions that are raised by signals.
+        if isinstance(error, Exception) and (stderr := jvm.collected_stderr()):
+            error.add_note(stderr)
         raise
     finally:
-        jvm.release_output()
+        jvm.forward_stderr()
 
 
-def _is_worth_saying(record: logging.LogRecord) -> bool:
+def _is_not_stopped_call(record: logging.LogRecord) -> bool:
     return record.msg != _STOPPED_CALL
 
 
@@ -152,8 +152,8 @@ class _Jvm:
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: threading.Thread | None = None
         self._folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
-        self._guard = threading.Lock()
-        self._held: list[bytes] | None = []
+        self._lock = threading.Lock()
+        self._stderr_lines: list[bytes] | None = []
 
     def start(self, conf: SparkConf) -> subprocess.Popen[bytes]:
         from pyspark.find_spark_home import _find_spark_home
@@ -168,14 +168,14 @@ class _Jvm:
             self._process = process = subprocess.Popen(
                 command,
                 env=environment,
-                # The JVM ends when its stdin is closed, and so when this process ends for any
+                # The JVM exits when stdin is closed, and thus when this process exits for any
                 # reason.
                 stdin=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 process_group=0,
             )
         self._reader = threading.Thread(
-            target=self._read_output, args=[process.stderr], name="jvm-stderr", daemon=True
+            target=self._read_stderr, args=[process.stderr], name="jvm-stderr", daemon=True
         )
         self._reader.start()
         return process
@@ -189,12 +189,12 @@ class _Jvm:
         while not path.is_file():
             if process.poll() is not None and not path.is_file():
                 raise EngineError(
-                    f"Spark does not start: {self._reason()}",
+                    f"Spark does not start: {self._exit_reason()}",
                     hint="check --master and the Spark settings",
                 )
             time.sleep(_POLL_SECONDS)
         content = path.read_bytes()
-        (port,), secret = _INT.unpack_from(content), content[2 * _INT.size :].decode()
+        (port,), secret = _INT32.unpack_from(content), content[2 * _INT32.size :].decode()
         os.environ |= {_PORT: str(port), _SECRET: secret}
         try:
             gateway = launch_gateway()  # type: ignore[no-untyped-call]
@@ -209,7 +209,7 @@ class _Jvm:
         if process is None:
             return
         try:
-            # Allows it to remove its temporary folders, if it has started.
+            # SIGTERM lets the JVM remove its temporary folders.
             self._signal(signal.SIGTERM)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_STOP_SECONDS)
@@ -222,35 +222,35 @@ class _Jvm:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, number)
 
-    def held_output(self) -> str:
+    def collected_stderr(self) -> str:
         """Return the collected stderr."""
         if self._reader is not None:
-            # A process that is ending may still be writing.
+            # An exiting process may still write.
             self._reader.join(_READ_SECONDS)
-        with self._guard:
-            return b"".join(self._held or ()).decode(errors="replace")
+        with self._lock:
+            return b"".join(self._stderr_lines or ()).decode(errors="replace")
 
-    def release_output(self) -> None:
+    def forward_stderr(self) -> None:
         """Forward further stderr; discard the collected output and the connection file."""
-        with self._guard:
-            self._held = None
+        with self._lock:
+            self._stderr_lines = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
-    def _reason(self) -> str:
-        """Return the line that explains why the process ended."""
-        lines = [line.strip() for line in self.held_output().splitlines() if line.strip()]
+    def _exit_reason(self) -> str:
+        """Return the line of stderr that explains why the process exited."""
+        lines = [line.strip() for line in self.collected_stderr().splitlines() if line.strip()]
         causes = [line for line in lines if "Exception: " in line or "Error: " in line]
-        reason = (causes or lines or ["it ends without a word"])[0]
+        reason = (causes or lines or ["the JVM exited without an error message"])[0]
         return without_package(reason.removeprefix('Exception in thread "main" '))
 
-    def _read_output(self, stderr: BinaryIO) -> None:
-        with stderr:
-            for line in stderr:
-                if line.startswith(_CHATTER):
+    def _read_stderr(self, stream: BinaryIO) -> None:
+        with stream:
+            for line in stream:
+                if line.startswith(_IGNORED_STDERR):
                     continue
-                with self._guard:
-                    if self._held is not None:
-                        self._held.append(line)
+                with self._lock:
+                    if self._stderr_lines is not None:
+                        self._stderr_lines.append(line)
                         continue
                 # The original stderr, since a caller may have replaced sys.stderr.
                 with contextlib.suppress(OSError):
@@ -258,30 +258,30 @@ class _Jvm:
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:
-    """Check that a server responds at the host and port of a master, if it has them.
+    """Check that a server responds at the host and port of a master, if the URL has both.
 
-    `is_plain`: the master uses Spark's protocol without authentication and encryption. Only then
-    can it be distinguished from another server.
+    If `is_plain`, the master uses Spark's protocol without authentication and encryption, and can
+    be distinguished from other servers.
     """
-    addresses = _addresses(master)
+    addresses = _parse_addresses(master)
     if not addresses:
         return
     seconds = _TOTAL_SECONDS / 2 / len(addresses)
-    asks_spark = is_plain and master.startswith(_STANDALONE_SCHEME)
+    checks_protocol = is_plain and master.startswith(_STANDALONE_SCHEME)
     reason: Exception | None = None
     for address in addresses:
         try:
             with socket.create_connection(address, min(seconds, _MAX_CONNECT_SECONDS)) as server:
-                if asks_spark:
+                if checks_protocol:
                     server.settimeout(seconds)
-                    _ask_spark(server)
+                    _check_protocol(server)
                 return
         except (OSError, _NotSparkError) as error:
             reason = reason or error
     raise EngineError(
-        f"Spark does not start: no connection to its master ({reason})",
+        f"Spark does not start: no connection to the master ({reason})",
         path=master,
-        hint="check --master and that the master runs",
+        hint="check --master, and start the master",
     ) from reason
 
 
@@ -289,25 +289,27 @@ class _NotSparkError(Exception):
     pass
 
 
-def _addresses(master: str) -> list[tuple[str, int]]:
+def _parse_addresses(master: str) -> list[tuple[str, int]]:
     """Return the hosts and ports of a master; empty if only Spark can parse it."""
     if master.startswith(_STANDALONE_SCHEME):
-        given = master.removeprefix(_STANDALONE_SCHEME).split(",")
-        addresses = [_host_and_port(f"//{each}", None) for each in given]
+        hosts_and_ports = master.removeprefix(_STANDALONE_SCHEME).split(",")
+        addresses = [
+            _parse_host_and_port(f"//{host_and_port}", None) for host_and_port in hosts_and_ports
+        ]
     elif master.startswith(_KUBERNETES_SCHEME):
         url = master.removeprefix(_KUBERNETES_SCHEME)
         url = url if re.match("https?://", url) else f"https://{url}"
-        addresses = [_host_and_port(url, 80 if url.startswith("http:") else 443)]
+        addresses = [_parse_host_and_port(url, 80 if url.startswith("http:") else 443)]
     elif master.startswith(CONNECT_SCHEME):
         url = master.removeprefix(CONNECT_SCHEME).partition(";")[0]
-        addresses = [_host_and_port(f"//{url}", _CONNECT_PORT)]
+        addresses = [_parse_host_and_port(f"//{url}", _CONNECT_PORT)]
     else:
         return []
-    known = [address for address in addresses if address is not None]
-    return known if len(known) == len(addresses) else []
+    parsed_addresses = [address for address in addresses if address is not None]
+    return parsed_addresses if len(parsed_addresses) == len(addresses) else []
 
 
-def _host_and_port(url: str, usual_port: int | None) -> tuple[str, int] | None:
+def _parse_host_and_port(url: str, usual_port: int | None) -> tuple[str, int] | None:
     try:
         parts = urlsplit(url)
         port = parts.port or usual_port
@@ -316,7 +318,7 @@ def _host_and_port(url: str, usual_port: int | None) -> tuple[str, int] | None:
     return (parts.hostname, port) if parts.hostname and port else None
 
 
-def _ask_spark(server: socket.socket) -> None:
+def _check_protocol(server: socket.socket) -> None:
     """Request a stream that does not exist; Spark servers respond with an error frame."""
     body = bytes([_STREAM_REQUEST]) + _STRING_LENGTH.pack(len(_NO_STREAM)) + _NO_STREAM
     server.sendall(_FRAME_LENGTH.pack(_FRAME_LENGTH.size + len(body)) + body)
@@ -324,21 +326,21 @@ def _ask_spark(server: socket.socket) -> None:
         (length,) = _FRAME_LENGTH.unpack(_receive(server, _FRAME_LENGTH.size))
         if not _FRAME_LENGTH.size < length < _MAX_FRAME_BYTES:
             raise _NotSparkError(_NOT_SPARK)
-        # Read completely, otherwise the master logs a connection reset.
-        answer = _receive(server, length - _FRAME_LENGTH.size)
+        # The response is read completely, otherwise the master logs a connection reset.
+        response = _receive(server, length - _FRAME_LENGTH.size)
     except TimeoutError:
-        raise _NotSparkError("it accepts connections but does not respond") from None
-    if answer[0] != _STREAM_FAILURE:
+        raise _NotSparkError("the server accepts connections but does not respond") from None
+    if response[0] != _STREAM_FAILURE:
         raise _NotSparkError(_NOT_SPARK)
 
 
 def _receive(server: socket.socket, count: int) -> bytes:
     received = b""
     while len(received) < count:
-        part = server.recv(count - len(received))
-        if not part:
+        chunk = server.recv(count - len(received))
+        if not chunk:
             raise _NotSparkError(_NOT_SPARK)
-        received += part
+        received += chunk
     return received
 
 
@@ -352,7 +354,8 @@ SQL_SETTINGS = {
     # which doubles the cost of record batches. Jobs with large rows set their own limit.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(INT32_MAX),
     "spark.sql.execution.arrow.pyspark.validateSchema.enabled": "true",
-    # Spark warns about plans with more columns than this, and reports have more by default.
+    # Spark warns about plans with more columns than this limit. Reports have more than 25 columns,
+    # the default.
     "spark.sql.debug.maxToStringFields": "100",
 }
 _SETTINGS = {
@@ -380,7 +383,8 @@ def open_session(
 
     `after_failure` is the hint for the error of a failed job. Raises `EngineError` if Spark does
     not start, or a job fails because of the cluster or its environment, `KafkaIndexError` if a task
-    fails because of its data, and `RuntimeError` if one fails because of an error in this package.
+    fails because of its data, and `RuntimeError` if a task fails because of an error in this
+    package.
     """
     session = build_session(master, app_name)
     from py4j.protocol import Py4JError
@@ -403,11 +407,11 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     Connect. Default: the master of ``spark-submit``, otherwise all local cores. `app_name` is used
     unless ``spark-submit`` was given a name.
     """
-    for needed in ("pyspark", "pandas"):  # mapInArrow requires pandas, without using it.
-        if importlib.util.find_spec(needed) is None:
+    for module in ("pyspark", "pandas"):  # mapInArrow requires pandas, without using it.
+        if importlib.util.find_spec(module) is None:
             raise EngineError(
-                f"the Spark engine needs {needed}, which is not installed",
-                hint="install it, or use --engine local",
+                f"the Spark engine requires the Python package {module}, which is not installed",
+                hint=f"install {module}, or use --engine local",
             )
     from pyspark.sql import SparkSession
 
@@ -419,18 +423,20 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
     submitted = "PYSPARK_GATEWAY_PORT" in os.environ
     if not submitted:
         check_java()
-    conf = settle(known_settings(submitted=submitted), master, app_name, submitted=submitted)
-    chosen = conf.get("spark.master") or ""
+    conf = complete_settings(
+        initial_settings(submitted=submitted), master, app_name, submitted=submitted
+    )
+    resolved_master = conf.get("spark.master") or ""
     if not submitted:
-        check_master(chosen, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
+        check_master(resolved_master, is_plain=not any(map(conf.get, _SECURE_SETTINGS)))
     # Under spark-submit, the JVM exists and is the parent of this process.
     jvm = nullcontext() if submitted else owned_jvm(launch_settings(conf))
     try:
         with jvm:
             if not submitted:
-                prefer_given(conf)
+                apply_user_settings(conf)
             refuse_speculation(conf)
-            with _kept_interrupt_handler():
+            with _preserve_sigint_handler():
                 session = SparkSession.builder.config(conf=conf).getOrCreate()
             ship_package(session)
     except EngineError:
@@ -444,7 +450,7 @@ def build_session(master: str | None, app_name: str) -> SparkSession:
 
 
 @contextmanager
-def _kept_interrupt_handler() -> Iterator[None]:
+def _preserve_sigint_handler() -> Iterator[None]:
     """Restore the SIGINT handler, which a SparkContext replaces even if the signal is ignored."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -478,29 +484,31 @@ def _connect(remote: str) -> SparkSession:
     return session
 
 
-def known_settings(*, submitted: bool) -> SparkConf:
+def initial_settings(*, submitted: bool) -> SparkConf:
     """Return the settings with which a driver was started."""
     from pyspark import SparkConf, SparkContext
 
     if submitted:
-        # Only the JVM knows the settings of spark-submit, and no public function connects to it
+        # Only the JVM has the settings of spark-submit, and no public function connects to the JVM
         # without starting a context.
         SparkContext._ensure_initialized()  # noqa: SLF001
     return SparkConf()
 
 
-def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: bool) -> SparkConf:
-    """Add `known_settings` to a classic session; settings that are already set are kept.
+def complete_settings(
+    conf: SparkConf, master: str | None, app_name: str, *, submitted: bool
+) -> SparkConf:
+    """Add the settings of a classic session, unless they are set.
 
-    `submitted`: ``spark-submit`` runs this process.
+    If `submitted`, ``spark-submit`` runs this process.
     """
     settings = dict(_SETTINGS)
     if not submitted or conf.get("spark.master", None) is None:
         settings["spark.master"] = master or "local[*]"
     if not submitted or conf.get("spark.app.name", None) in (None, Path(sys.argv[0]).name):
         conf.setAppName(app_name)
-    chosen = conf.get("spark.master", None) or settings["spark.master"]
-    if chosen.startswith("local"):
+    resolved_master = conf.get("spark.master", None) or settings["spark.master"]
+    if resolved_master.startswith("local"):
         settings["spark.ui.enabled"] = "false"
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     java_options = conf.get(_DRIVER_OPTIONS, None) or ""
@@ -512,7 +520,7 @@ def settle(conf: SparkConf, master: str | None, app_name: str, *, submitted: boo
             settings[_DRIVER_OPTIONS] = f"-D{_LOG_CONFIGURATION}={configuration.as_uri()}"
     for name, value in settings.items():
         conf.setIfMissing(name, value)
-    path = [*_package_paths(conf, chosen), conf.get(_WORKER_PATH, None)]
+    path = [*_package_paths(conf, resolved_master), conf.get(_WORKER_PATH, None)]
     conf.set(_WORKER_PATH, os.pathsep.join(part for part in path if part))
     return conf
 
@@ -530,7 +538,7 @@ def refuse_speculation(conf: SparkConf) -> None:
 
 
 def launch_settings(conf: SparkConf) -> SparkConf:
-    """Return the settings that a JVM needs at startup, except settings that users may override."""
+    """Return the settings for the start of a JVM, without settings that users may override."""
     from pyspark import SparkConf
 
     launch = SparkConf(loadDefaults=False)
@@ -540,19 +548,19 @@ def launch_settings(conf: SparkConf) -> SparkConf:
     return launch
 
 
-def prefer_given(conf: SparkConf) -> None:
-    """Let ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS override the settings made here.
+def apply_user_settings(conf: SparkConf) -> None:
+    """Override settings by ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS.
 
-    They are known only after the JVM has started.
+    Only a started JVM returns the settings of both.
     """
     from pyspark import SparkConf
 
-    given = SparkConf()
+    launch_conf = SparkConf()
     for name in _SETTINGS:
-        value = given.get(name, None)
+        value = launch_conf.get(name, None)
         if value is not None:
             conf.set(name, value)
-    path = [conf.get(_WORKER_PATH, None), given.get(_WORKER_PATH, None)]
+    path = [conf.get(_WORKER_PATH, None), launch_conf.get(_WORKER_PATH, None)]
     conf.set(_WORKER_PATH, os.pathsep.join(dict.fromkeys(part for part in path if part)))
 
 
@@ -561,7 +569,7 @@ def is_on_this_machine(master: str) -> bool:
     return master.startswith("local")
 
 
-def runs_here(session: SparkSession) -> bool:
+def has_local_executors(session: SparkSession) -> bool:
     """Return whether the executors of a session are local, not on a server."""
     return not is_connect(session) and is_on_this_machine(session.sparkContext.master or "")
 
@@ -572,39 +580,38 @@ def _package_paths(conf: SparkConf, master: str) -> list[str]:
     if is_on_this_machine(master):
         return [str(Path(kafka_index.__file__).resolve().parent.parent), *names]
 
-    # Executors keep received files in their working folder.
+    # Executors store received files in their working folder.
     return [package_file().name, *names]
 
 
 _PACKAGE = __name__.partition(".")[0]
 _SUFFIXES = (".py", ".properties", ".typed", ".bin")
 # The earliest time that a zip entry can have.
-_MOMENT = (1980, 1, 1, 0, 0, 0)
+_ZIP_TIME = (1980, 1, 1, 0, 0, 0)
 _DIGEST_DIGITS = 16
 # Sessions whose executors have received the package.
-_sent: WeakSet[SparkSession] = WeakSet()
+_sessions_with_package: WeakSet[SparkSession] = WeakSet()
 
 
 def ship_package(session: SparkSession) -> None:
     """Send this package to the executors of a session, for all tasks that start later.
 
-    Executors that have the package installed use the one sent. Modules of this package are imported
-    from the zip, and its dependencies from the Python of the executors. Local executors need
-    nothing; others are sent the package once.
+    Executors import modules of this package from the zip, even if the package is installed, and
+    dependencies from their Python. Nothing is sent to local executors, or a second time.
     """
-    if session in _sent or runs_here(session):
+    if session in _sessions_with_package or has_local_executors(session):
         return
     if is_connect(session):
         session.addArtifact(str(package_file()), pyfile=True)
     else:
         session.sparkContext.addPyFile(str(package_file()))
-    _sent.add(session)
+    _sessions_with_package.add(session)
 
 
 @functools.cache
 def package_file() -> Path:
     """Return the path of the zip, created once per process and removed at exit."""
-    content = _content()
+    content = _zip_package()
     folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     digest = hashlib.sha256(content).hexdigest()[:_DIGEST_DIGITS]
@@ -613,23 +620,23 @@ def package_file() -> Path:
     return path
 
 
-def _content() -> bytes:
+def _zip_package() -> bytes:
     buffer = BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
-        for name, source in _sources(files(_PACKAGE), _PACKAGE):
-            entry = zipfile.ZipInfo(name, _MOMENT)
+        for name, source in _list_sources(files(_PACKAGE), _PACKAGE):
+            entry = zipfile.ZipInfo(name, _ZIP_TIME)
             entry.external_attr = 0o644 << 16
             # Stored, because compressed bytes depend on the version of zlib.
             archive.writestr(entry, source.read_bytes())
     return buffer.getvalue()
 
 
-def _sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
+def _list_sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
     """Yield the package's files by name, from a folder or from a zip."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{path}/{entry.name}"
         if entry.is_dir():
             if entry.name != "__pycache__":
-                yield from _sources(entry, name)
+                yield from _list_sources(entry, name)
         elif name.endswith(_SUFFIXES):
             yield name, entry

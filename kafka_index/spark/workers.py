@@ -40,7 +40,6 @@ from kafka_index.core.job.engine import (
     JobSizes,
     Listener,
     Overlap,
-    SplittableTask,
     Workers,
     balance,
     count_bins,
@@ -50,24 +49,27 @@ from kafka_index.core.job.engine import (
 from kafka_index.core.output.locks import PROBE_FILE
 from kafka_index.spark.jobs import LACKS, Jobs
 from kafka_index.spark.option_values import parse_size
-from kafka_index.spark.session import runs_here
+from kafka_index.spark.session import has_local_executors
 
 _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
-_PACKED = "packed"
+_PACKED_COLUMN = "packed"
 #: One row per bin, with its numbered tasks.
 _MANIFEST_SCHEMA = pa.schema(
-    [pa.field(BIN, pa.int32(), nullable=False), pa.field(_PACKED, pa.binary(), nullable=False)]
+    [
+        pa.field(BIN, pa.int32(), nullable=False),
+        pa.field(_PACKED_COLUMN, pa.binary(), nullable=False),
+    ]
 )
 #: One row per Spark task, with its results.
-RESULT_SCHEMA = pa.schema([pa.field(_PACKED, pa.binary(), nullable=False)])
+RESULT_SCHEMA = pa.schema([pa.field(_PACKED_COLUMN, pa.binary(), nullable=False)])
 # Tasks and results of a bin repeat the same strings, which compress well together.
 _COMPRESSION_LEVEL = 1
 # Estimated size of results, as a multiple of the size of their tasks.
 _RESULT_RATIO = 4
-# A job uses at most 1/4 of Spark's size limits.
-_SHARE = 4
+# A job uses at most a quarter of Spark's size limits.
+_LIMIT_DIVISOR = 4
 # Spark's defaults, if the settings of a session cannot be read.
 _MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
 
@@ -106,7 +108,7 @@ class SparkWorkers:
         self.check = check
         self.limits = DriverLimits.of(session)
         self.driver_bytes = 0
-        self._guard = threading.Lock()
+        self._lock = threading.Lock()
 
     @property
     def count(self) -> int:
@@ -123,7 +125,7 @@ class SparkWorkers:
         function: Callable[[_Task, str], _Result],
         *,
         sizes: Sequence[int],
-        what: str,
+        description: str,
         jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,  # noqa: ARG002, results of a job are sorted in any case
         units: int | None = None,
@@ -131,38 +133,38 @@ class SparkWorkers:
     ) -> Generator[_Result, None, None]:
         """Yield the results of a function over tasks, job by job and in order.
 
-        For the parameters, see `kafka_index.core.job.Workers.run`. A range of tasks is divided into
-        several jobs if tasks or results are too large for the driver. If results are kept, jobs
-        overlap, so that no core waits for the end of a job.
+        For the parameters, see `kafka_index.core.job.engine.Workers.run`. A range of tasks is
+        divided into several jobs if tasks or results are too large for the driver. With
+        `JobSizes.EQUAL`, jobs overlap, so that no core waits for the end of a job.
         """
         units = len(tasks) if units is None else units
         costs = [size + COST_BYTES for size in sizes]
         ratio = float(_RESULT_RATIO)
 
         def plan() -> Iterator[SparkJob]:
-            most = self.limits.result_bytes // max(result_bytes, 1)
+            max_job_tasks = self.limits.result_bytes // max(result_bytes, 1)
             for first, last in split_jobs(costs, jobs, self.count):
                 start = first
                 while start < last:
                     limit = min(self.limits.work_bytes, int(self.limits.result_bytes / ratio))
-                    end = min(last, start + max(most, 1))
+                    end = min(last, start + max(max_job_tasks, 1))
                     job = SparkJob.of(tasks, sizes, start, end, limit)
                     start = job.end
                     yield job
 
         def run(job: SparkJob) -> list[_Result]:
             nonlocal ratio
-            done = self.frame_of(job).mapInArrow(
-                self.task(partial(_run, function=function)), spark_schema(RESULT_SCHEMA)
+            result_rows = self.frame_of(job).mapInArrow(
+                self.task(partial(_run_tasks, function=function)), spark_schema(RESULT_SCHEMA)
             )
             items = job.end * units // len(tasks) - job.start * units // len(tasks)
             size = f"{sum(sizes[job.start : job.end]) / 1e9:,.2f} GB"
-            with self.jobs.job(what.format(job.tasks, size=size), items=items):
-                table = self.collect(done)
+            with self.jobs.job(description.format(job.tasks, size=size), items=items):
+                table = self.collect(result_rows)
             ratio = max(ratio, table.nbytes / max(job.size_bytes, 1))
-            found = list(unpack_rows(table.to_batches()))
-            check_results(len(found), job.tasks)
-            return [result for _, result in sorted(found, key=itemgetter(0))]
+            numbered_results = list(unpack_rows(table.to_batches()))
+            check_results(len(numbered_results), job.tasks)
+            return [result for _, result in sorted(numbered_results, key=itemgetter(0))]
 
         if jobs is JobSizes.EQUAL:
             with Overlap(self, plan(), run, bins_of=lambda job: len(job.bins)) as overlap:
@@ -171,23 +173,6 @@ class SparkWorkers:
         else:
             for job in plan():
                 yield from run(job)
-
-    def run_parts(
-        self,
-        tasks: Sequence[_Task],
-        divide: Callable[[_Task], SplittableTask[_Result]],
-        *,
-        sizes: Sequence[int],
-        what: str,
-        jobs: JobSizes = JobSizes.ONE,
-        ordered: bool = False,
-    ) -> Generator[_Result, None, None]:
-        """Yield the results of tasks; all parts of a task are run by one Spark task."""
-
-        def run(task: _Task, attempt_id: str) -> _Result:
-            return divide(task).run(attempt_id)
-
-        return self.run(tasks, run, sizes=sizes, what=what, jobs=jobs, ordered=ordered)
 
     def frame(self, tasks: Sequence[object], sizes: Sequence[int]) -> DataFrame:
         """Return tasks as rows for `read_tasks`, distributed to Spark tasks of similar cost."""
@@ -208,7 +193,7 @@ class SparkWorkers:
         return table
 
     def _add_bytes(self, size_bytes: int) -> None:
-        with self._guard:
+        with self._lock:
             self.driver_bytes += size_bytes
 
     def task(self, function: _Function) -> _Function:
@@ -230,7 +215,7 @@ class DriverLimits:
         message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
         result_bytes = parse_size(results) or parse_size(_MAX_RESULT_SIZE)
         message_bytes = parse_size(message, unit="m") or parse_size(_MAX_MESSAGE_SIZE, unit="m")
-        return cls(message_bytes // _SHARE, result_bytes // _SHARE)
+        return cls(message_bytes // _LIMIT_DIVISOR, result_bytes // _LIMIT_DIVISOR)
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,13 +235,13 @@ class SparkJob:
         end: int,
         max_bytes: int | None,
     ) -> SparkJob:
-        """Pack the tasks from `start` on, as many as fit, at least one."""
+        """Pack as many tasks as fit, from `start` on, but at least one task."""
         while True:
             costs = [size + COST_BYTES for size in sizes[start:end]]
             bins = count_bins(len(costs), sum(costs))
             members: list[list[tuple[int, object]]] = [[] for _ in range(bins)]
-            for number, place in enumerate(balance(costs, bins, overhead=0), start=start):
-                members[place].append((number, tasks[number]))
+            for number, bin_number in enumerate(balance(costs, bins, overhead=0), start=start):
+                members[bin_number].append((number, tasks[number]))
             job = cls(start, end, list(map(pack_together, members)))
             if max_bytes is None or job.size_bytes <= max_bytes or end - start == 1:
                 return job
@@ -285,17 +270,17 @@ def packed_row(objects: Sequence[object]) -> pa.RecordBatch:
 
 def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     for batch in batches:
-        for packed in batch.column(_PACKED).to_pylist():
+        for packed in batch.column(_PACKED_COLUMN).to_pylist():
             yield from pickle.loads(zlib.decompress(packed))  # noqa: S301, ours
 
 
-def check_results(found: int, expected: int) -> None:
-    """Reject incomplete results of a job: a cancelled job can look like a completed one."""
-    if found != expected:
+def check_results(result_count: int, task_count: int) -> None:
+    """Reject incomplete results, since a cancelled job can look like a completed job."""
+    if result_count != task_count:
         raise EngineError(
-            "a job of Spark ended without the results of all its tasks",
-            expected=expected,
-            found=found,
+            "a Spark job ended without the results of all tasks",
+            expected=task_count,
+            found=result_count,
             hint="run again",
         )
 
@@ -303,7 +288,7 @@ def check_results(found: int, expected: int) -> None:
 def spark_workers(workers: Workers) -> SparkWorkers:
     """Cast workers to `SparkWorkers`; raises `TypeError` if they have another type."""
     if not isinstance(workers, SparkWorkers):
-        raise TypeError("only Spark runs this")
+        raise TypeError("the workers are not Spark workers")
     return workers
 
 
@@ -312,7 +297,7 @@ def read_tasks(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
     return (task for _, task in unpack_rows(batches))
 
 
-def _run(
+def _run_tasks(
     batches: Iterable[pa.RecordBatch], *, function: Callable[[_Task, str], _Result]
 ) -> Iterator[pa.RecordBatch]:
     attempt_id = current_attempt_id()
@@ -322,9 +307,9 @@ def _run(
 
 
 def task(function: _Function) -> _Function:
-    """Wrap a function for ``mapInArrow`` so that it opens stores with the options of this process.
+    """Wrap a function for ``mapInArrow``, which opens stores with the options of this process.
 
-    Options are sent as given: each process reads the files of secrets itself.
+    Secrets are not sent; each process reads the files of secrets.
     """
     return partial(_run_task, function=function, options=storage_options())
 
@@ -339,7 +324,7 @@ def _run_task(
     try:
         yield from function(batches)
     except KafkaIndexError as error:
-        # The class and message of an error reach the driver, but not its cause.
+        # The driver receives the class and message of an error, but not the cause.
         if is_retriable(error) and not isinstance(error, RetriableError):
             raise EngineError(str(error)) from error
         raise
@@ -351,13 +336,13 @@ def spark_schema(schema: pa.Schema) -> StructType:
 
 
 def arrow_schema(schema: StructType) -> pa.Schema:
-    """Return the schema that Spark expects of record batches."""
+    """Return the Arrow schema that Spark expects of record batches."""
     try:
-        found: pa.Schema = to_arrow_schema(schema, timezone="UTC")
+        spark_arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except TypeError:
         # Spark before 4.2 does not have this parameter.
-        found = to_arrow_schema(schema)
-    return found
+        spark_arrow_schema = to_arrow_schema(schema)
+    return spark_arrow_schema
 
 
 def current_attempt_id() -> str:
@@ -368,7 +353,7 @@ def current_attempt_id() -> str:
 
 
 # Modules that tasks always import besides this package, and modules for the stores of some paths.
-_MODULES = (
+_TASK_MODULES = (
     "numpy",
     "pandas",
     "pyarrow",
@@ -377,14 +362,14 @@ _MODULES = (
     "google_crc32c",
     "msgspec",
 )
-_OF_OBJECT_STORES = ("arro3.core", "obstore")
-_OF_HDFS = ("hdfs_native",)
+_OBJECT_STORE_MODULES = ("arro3.core", "obstore")
+_HDFS_MODULES = ("hdfs_native",)
 
 _SAMPLED_INPUTS = 4
 
 NOT_SHARED_HINT = (
-    "give a place that all nodes see under one path: an object store, HDFS, or a mounted file "
-    f"system ({help_page('clusters')})"
+    "give a path that all nodes can read: in an object store, HDFS, or a mounted file system "
+    f"({help_page('clusters')})"
 )
 
 
@@ -392,7 +377,7 @@ NOT_SHARED_HINT = (
 class ExecutorCheck:
     """The requirements of executors: modules, local inputs, and probe files in output folders.
 
-    Object stores are the same from everywhere and need no probe file.
+    Object stores need no probe file, since all hosts see the same objects.
     """
 
     modules: tuple[str, ...] = ()
@@ -406,7 +391,7 @@ class ExecutorCheck:
             partial(_run_checked, check=self, function=function)
         )
 
-        # Nested, so that it is pickled by value: it must run even if this package is not installed.
+        # A nested function is pickled by value, and runs even if this package is not installed.
         def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import importlib  # noqa: PLC0415
             import pickle  # noqa: PLC0415
@@ -423,11 +408,13 @@ class ExecutorCheck:
                 except Exception as error:  # noqa: BLE001, because a broken library is no better
                     missing.append(f"{name} ({type(error).__name__}: {error})")
             if missing:
-                place = f"{sys.executable} (Python {platform.python_version()})"
+                interpreter = f"{sys.executable} (Python {platform.python_version()})"
                 names = ", ".join(sorted(set(missing)))
-                raise ModuleNotFoundError(f"{lacks}{names}: {place} on {socket.gethostname()}")
-            found: Iterator[pa.RecordBatch] = pickle.loads(packed)(batches)  # noqa: S301, ours
-            return found
+                raise ModuleNotFoundError(
+                    f"{lacks}{names}: {interpreter} on {socket.gethostname()}"
+                )
+            result: Iterator[pa.RecordBatch] = pickle.loads(packed)(batches)  # noqa: S301, ours
+            return result
 
         return checked
 
@@ -436,7 +423,7 @@ class ExecutorCheck:
 
         Raises `ExecutorError`.
         """
-        if self in _passed:
+        if self in _passed_checks:
             return
         host = socket.gethostname()
         for path in self.inputs:
@@ -462,11 +449,11 @@ class ExecutorCheck:
                     path=folder,
                     hint="give write access to the user that runs the executors",
                 ) from error
-        _passed.add(self)
+        _passed_checks.add(self)
 
 
 # The checks that this process has passed.
-_passed: set[ExecutorCheck] = set()
+_passed_checks: set[ExecutorCheck] = set()
 
 
 def _run_checked(
@@ -486,19 +473,23 @@ def executor_check(
     file while the context is open. Local executors need no check.
     """
     with probe_files(outputs) as probes:
-        if runs_here(session):
+        if has_local_executors(session):
             yield ExecutorCheck(probes=probes)
             return
         sample = sorted({*inputs[:: max(len(inputs) // _SAMPLED_INPUTS, 1)], *inputs[-1:]})
         on_disk = tuple(path for path in sample if not store_of(path).needs_requests)
-        yield ExecutorCheck(_modules_for([*sample, *outputs]), on_disk, probes)
+        yield ExecutorCheck(_required_modules([*sample, *outputs]), on_disk, probes)
 
 
-def _modules_for(paths: Sequence[str]) -> tuple[str, ...]:
-    # Schemes can be nested, as in tiered+aiven+s3; the last part is the store's scheme.
+def _required_modules(paths: Sequence[str]) -> tuple[str, ...]:
+    # Schemes can be nested, as in tiered+aiven+s3; the last scheme is the scheme of the store.
     schemes = {(scheme_of(path) or "").rpartition("+")[2] for path in paths}
-    objects = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OF_OBJECT_STORES
-    return (*_MODULES, *objects, *(_OF_HDFS if HDFS_SCHEME in schemes else ()))
+    object_store_modules = () if schemes.isdisjoint(OBJECT_SCHEMES) else _OBJECT_STORE_MODULES
+    return (
+        *_TASK_MODULES,
+        *object_store_modules,
+        *(_HDFS_MODULES if HDFS_SCHEME in schemes else ()),
+    )
 
 
 @contextlib.contextmanager

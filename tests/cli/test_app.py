@@ -149,7 +149,7 @@ def test_empty_names_between_the_commas_of_a_choice_are_skipped(tmp_path: Path) 
     [
         (
             f"lookup --logs . --topic a --offset {'9' * 20}",
-            "--offset is not a number in its range",
+            "--offset is not a number in the valid range",
         ),
         ("biuld", "Did you mean 'build'?"),
         ("find --input . --key", "(see kafka-index find --help)"),

@@ -309,7 +309,7 @@ def test_null_value_is_printed_as_the_given_text(dump: Path) -> None:
 
 def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
     where = ("cat", "topic", "--input", dump, "-p", 2, "-f")
-    hint = r"the format ends no line: add \n to it"
+    hint = r"the template of --format has no line break; append \n to the template"
     assert hint in run_here(*where, "%o").stderr
     for form in ("%o\\n", "%o\n", r"%o\x0a", "%R%s"):
         assert hint not in run_here(*where, form).stderr
@@ -318,15 +318,15 @@ def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "reason"),
     [
-        (("-f", "%o %z"), "%z is not a token of a format"),
-        (("-f", "%o %"), "% is not a token of a format"),
+        (("-f", "%o %z"), "unknown token %z in the template"),
+        (("-f", "%o %"), "unknown token % in the template"),
         (("-f", "jsno"), "found jsno"),
-        (("-f", "json", "-Z"), "--null requires a --format with tokens"),
+        (("-f", "json", "-Z"), "--null requires a template in --format"),
         (("-o", "5..5"), "--offsets has no offset: the end is exclusive (found 5..5)"),
         (("-o", ".."), "--offsets is not a range of offsets"),
         (("-o", "-5"), "--offsets is not a range of offsets"),
         (("-o", f"{2**63}.."), "is beyond the largest offset"),
-        (("-n", "0"), "--limit is not a number in its range"),
+        (("-n", "0"), "--limit is not a number in the valid range"),
         (("--to", "2020-01-01", "--from", "2020-01-01"), "no time is in the range"),
         (("-p", "9"), "the input has no partition payments-9"),
     ],

@@ -192,7 +192,7 @@ def test_dump_table_fits_the_terminal_without_wide_option() -> None:
     assert max(map(len, lines[1:])) <= 80
     columns = ["position_bytes", "size_bytes", "base_offset", "last_offset"]
     assert columns in [line.split()[:4] for line in lines]
-    assert lines[-2].endswith("more columns with --wide")
+    assert lines[-2].endswith("columns hidden; use --wide to print all columns")
     wide = shown(80, LOG, "--limit", 2, "--wide")
     (header,) = [line for line in wide if line.startswith("position_bytes")]
     assert header.endswith("control_timestamp")

@@ -58,8 +58,8 @@ def data(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("winner", "other"), list(combinations(PRECEDENCE, 2)))
 def test_two_errors_end_with_the_exit_code_of_higher_precedence(winner: int, other: int) -> None:
-    assert ExitCode.first([ExitCode(other), ExitCode(winner)]) == winner
-    assert ExitCode.first([ExitCode(winner), ExitCode(other)]) == winner
+    assert ExitCode.first(ExitCode(other), ExitCode(winner)) == winner
+    assert ExitCode.first(ExitCode(winner), ExitCode(other)) == winner
 
 
 def _caused_by(number: int) -> InputError:
@@ -90,7 +90,7 @@ def _caused_by(number: int) -> InputError:
     ],
 )
 def test_exit_code_of_a_run_is_that_of_its_error_class(error: Exception, code: int) -> None:
-    assert ExitCode.of_run(error) == code
+    assert ExitCode.from_error(error) == code
 
 
 # ---------------------------------------------------------------------------------- environment
@@ -227,7 +227,7 @@ def test_missing_java_is_an_environment_error(data: Path, tmp_path: Path) -> Non
     result = _run(*arguments, JAVA_HOME=str(tmp_path / "no java"))
     assert result.returncode == 3
     assert _is_one_line(result.stderr)
-    assert "Spark needs Java" in result.stderr
+    assert "Spark requires Java" in result.stderr
 
 
 def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_unreachable_master_is_reported_without_starting_spark(data: Path, tmp_p
     result = _run("build", "--input", data, *output)
     assert result.returncode == 3, result.stderr
     assert _is_one_line(result.stderr)
-    assert f"{master}: Spark does not start: no connection to its master" in result.stderr
+    assert f"{master}: Spark does not start: no connection to the master" in result.stderr
     assert "Connection refused" in result.stderr
 
 

@@ -121,7 +121,7 @@ class _TerminalPipe(io.TextIOWrapper):
 
 
 def test_progress_lines_without_a_terminal_have_timestamps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress_module, "_LOG_SECONDS", 0.01)
+    monkeypatch.setattr(progress_module, "_LOG_INTERVAL_SECONDS", 0.01)
     reading, writing = os.pipe()
     with (
         os.fdopen(reading, encoding="utf-8") as lines,

@@ -120,7 +120,7 @@ def test_report_with_unknown_extension_is_rejected(tmp_path: Path) -> None:
 
 def test_report_path_that_is_a_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "report.csv").mkdir()
-    with pytest.raises(InputError, match="folder"):
+    with pytest.raises(InputError, match="is a directory"):
         ReportFile(str(tmp_path / "report.csv"), REPORT_SCHEMA)
 
 
@@ -236,7 +236,7 @@ def test_every_command_has_a_summary(
 def test_single_value_option_given_twice_is_rejected() -> None:
     result = lookup(*QUESTION, "--offset", 7)
     assert result.returncode == 2
-    assert "--offset is given more than once" in result.stderr
+    assert "--offset may be given only once" in result.stderr
 
 
 def test_summary_arguments_of_path_type_are_absolute_paths(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_kernel_compilation_is_shown_and_excluded_from_the_rate(
     progress = Progress(10, None, io.StringIO(), enabled=False)
     with progress:
         compile_clock.start()
-        assert progress.line() == "compiling kernels, once"
+        assert progress.line() == "compiling kernels (first run only)"
         compile_clock.stop()
         monkeypatch.setattr(CompileClock, "seconds", 1e12)
         progress.advance(5)
@@ -71,7 +71,7 @@ def test_terminal_shows_kernel_compilation_and_unwritable_cache(
                 shown += part
     text = " ".join(shown.decode().split())
     assert result.returncode == 0, text
-    assert text.count("compiling kernels, once") == 1
+    assert text.count("compiling kernels (first run only)") == 1
     assert text.count("compiled kernels cannot be kept in") == 1
     assert text.index("compiling kernels") < text.index("cannot be kept")
 

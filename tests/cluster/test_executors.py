@@ -104,5 +104,5 @@ def test_output_folder_that_is_not_shared_is_rejected_before_the_run(
     )
 
     check_refused(
-        result, folders["out"], text, str(folders[hidden]), "all nodes see under one path"
+        result, folders["out"], text, str(folders[hidden]), "a path that all nodes can read"
     )

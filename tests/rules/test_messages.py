@@ -13,7 +13,7 @@ import click
 import pytest
 
 from kafka_index.cli.app import main
-from kafka_index.cli.record_text import FoundText
+from kafka_index.cli.record_text import PartitionedRecordText
 from kafka_index.commands.backup.request import BACKUP
 from kafka_index.commands.build.request import BUILD
 from kafka_index.commands.cat.request import CAT
@@ -320,11 +320,11 @@ def test_long_binary_value_is_shortened_on_a_terminal_only(
         is_control=False,
     )
     monkeypatch.setattr(sys, "stdout", Terminal() if is_terminal else io.StringIO())
-    text = "".join(FoundText(as_json=False, values="text")._cells(row))
+    text = "".join(PartitionedRecordText(as_json=False, values="text")._value_cells(row))
     assert "text" * 100 in text
     assert (f"0x{'ff' * 24}... (1,000 bytes)" in text) is is_terminal
     assert ("ff" * 1000 in text) is not is_terminal
-    whole = "".join(FoundText(as_json=False, values="hex")._cells(row))
+    whole = "".join(PartitionedRecordText(as_json=False, values="hex")._value_cells(row))
     assert "ff" * 1000 in whole
 
 

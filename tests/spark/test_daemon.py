@@ -14,10 +14,10 @@ from tests.support.timeouts import scaled
 _WORKER_ON_A_CLOSED_PIPE = """
 import socket
 from pyspark import daemon
-from kafka_index.spark.daemon import ending_with_its_pipe
+from kafka_index.spark.daemon import exit_on_closed_pipe
 ours, jvms = socket.socketpair()
 jvms.close()
-print("code", ending_with_its_pipe(daemon.worker)(ours, True))
+print("code", exit_on_closed_pipe(daemon.worker)(ours, True))
 """
 
 

@@ -172,9 +172,9 @@ def test_offset_that_the_log_no_longer_has_is_data_loss(
 @pytest.mark.parametrize(
     ("name", "value", "reason"),
     [
-        ("subscribe", "t,u", "topic is not in the logs"),
-        ("assign", '{"t": [0, 2]}', "assigned partitions that are not in the logs.*t-2"),
-        ("startingOffsets", '{"t": {"0": 1}}', "omit partitions.*t-1"),
+        ("subscribe", "t,u", "topic u does not exist in the logs"),
+        ("assign", '{"t": [0, 2]}', "assigned partitions do not exist in the logs: t-2"),
+        ("startingOffsets", '{"t": {"0": 1}}', "partitions have no bounds: t-1"),
         (
             "endingOffsetsByTimestamp",
             '{"t": {"0": "ms:1", "1": "ms:1", "2": "ms:1"}}',
@@ -277,7 +277,7 @@ def test_filtered_reader_plans_only_the_required_bytes(
         Not(EqualTo(("partition",), 0)),
     ]
     assert list(reader.pushFilters(filters)) == filters
-    text = "filters that bound the read: offset >= 10005; offset < 10007; partition = 2"
+    text = "pushed filters that narrow the read: offset >= 10005; offset < 10007; partition = 2"
     assert text in caplog.text
     (group,) = reader.partitions()
     assert sum(split.size_bytes for split, _ in group.value) == len(batch(0, 10))
@@ -343,7 +343,10 @@ def test_module_without_pyspark_has_no_data_source() -> None:
     ("options", "reason"),
     [
         ({}, "path is missing"),
-        ({"path": "x", "subscribe": "a", "assign": "{}"}, "give one of"),
+        (
+            {"path": "x", "subscribe": "a", "assign": "{}"},
+            "subscribe and assign are mutually exclusive",
+        ),
         ({"path": "x", "startingOffsets": "latest"}, "cannot be latest"),
         ({"path": "x", "endingOffsets": "earliest"}, "cannot be earliest"),
         ({"path": "x", "startingOffsets": "soon"}, "startingoffsets is malformed"),
@@ -354,13 +357,25 @@ def test_module_without_pyspark_has_no_data_source() -> None:
         ({"path": "x", "startingTimestamp": "now", "endingTimestamp": "-7d"}, "after the end"),
         ({"path": "x", "mode": "LENIENT"}, "mode is malformed"),
         ({"path": "x", "startingOfsets": "earliest"}, "startingofsets.*mean startingoffsets"),
-        ({"path": "x", "topics": "orders"}, r"no such option.*did you mean subscribePattern\?"),
-        ({"path": "x", "nonsense": "1"}, "no such option .found nonsense.; see kafka-index help"),
+        (
+            {"path": "x", "topics": "orders"},
+            r"unknown option topics.*did you mean subscribePattern\?",
+        ),
+        (
+            {"path": "x", "nonsense": "1"},
+            "unknown option nonsense for reading from kafka-log; see kafka-index help",
+        ),
         ({"path": "x", "rows": "lines"}, "rows is malformed"),
-        ({"path": "x", "rows": "raw", "includeHeaders": "true"}, "is about records"),
-        ({"path": "x", "rows": "raw", "kafka.isolation.level": "read_committed"}, "about records"),
-        ({"path": "x", "kafka.auto.offset.reset": "latest"}, "cannot honour.*auto.offset.reset"),
-        ({"path": "x", "kafka.interceptor.classes": "x"}, "cannot honour"),
+        (
+            {"path": "x", "rows": "raw", "includeHeaders": "true"},
+            "cannot be combined with rows=raw",
+        ),
+        (
+            {"path": "x", "rows": "raw", "kafka.isolation.level": "read_committed"},
+            "cannot be combined with rows=raw",
+        ),
+        ({"path": "x", "kafka.auto.offset.reset": "latest"}, "auto.offset.reset is not supported"),
+        ({"path": "x", "kafka.interceptor.classes": "x"}, "is not supported"),
         ({"path": "x", "minPartitions": "0"}, "minpartitions is malformed"),
         ({"path": "x", "maxPartitionBytes": "lots"}, "maxpartitionbytes is malformed"),
         ({"path": "x", "maxRecordsPerPartition": "0"}, "maxrecordsperpartition is malformed"),
@@ -383,9 +398,9 @@ def test_module_without_pyspark_has_no_data_source() -> None:
                 "startingOffsetsByTimestamp": '{"t": {"0": "ms:5"}}',
                 "endingOffsetsByTimestamp": '{"t": {"1": "ms:9"}}',
             },
-            "has one bound",
+            "has only one of the start and end bounds",
         ),
-        ({"path": "x", "tieredFormat": "aiven"}, "requires tiered"),
+        ({"path": "x", "tieredFormat": "aiven"}, "requires the option tiered"),
         ({"tiered": "x", "tieredKeys": "key"}, "tieredkeys is malformed"),
         ({"path": "x", "failOnDataLoss": "maybe"}, "failondataloss is malformed"),
     ],

@@ -75,7 +75,7 @@ def test_partition_from_two_tasks_is_rejected_and_nothing_is_written(
 ) -> None:
     scattered = frame.repartition(3).sortWithinPartitions("topic", "partition", "offset")
     with pytest.raises(
-        PySparkException, match=r'from several tasks.*repartition\("topic", "partition"\)'
+        PySparkException, match=r'several tasks have rows.*repartition\("topic", "partition"\)'
     ):
         scattered.write.format("kafka-log").mode("append").save(str(tmp_path / "logs"))
     assert list((tmp_path / "logs").iterdir()) == []

@@ -51,9 +51,9 @@ def test_closed_master_port_is_reported_with_the_reason(scheme: str) -> None:
 @pytest.mark.parametrize(
     ("answer", "text"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "what answers there is not a Spark master"),
-        (b"", "what answers there is not a Spark master"),
-        (None, "it accepts connections but does not respond"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server is not a Spark master"),
+        (b"", "the server is not a Spark master"),
+        (None, "the server accepts connections but does not respond"),
     ],
 )
 def test_other_server_at_the_master_address_is_reported(

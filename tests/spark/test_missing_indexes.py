@@ -93,7 +93,7 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
             needs = pa.Table.from_batches(find_needs(rows_of(queries, target), lookups=lookups))
     assert needs.num_rows == 0
     batch = QueryBatch(topics, codes, Keys.of(keys, by))
-    assert list(lookup._asked(batch, inventory)) == []
+    assert list(lookup._keys_by_partition(batch, inventory)) == []
 
 
 def test_each_log_is_read_by_one_request_of_one_worker(

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from kafka_index.cli.exit_status import ExitCode
 from kafka_index.core.errors import CorruptLogError, InputError, PublishError, StartRefusedError
 from kafka_index.spark.jobs import job_failure
-from kafka_index.spark.session import launch_settings, refuse_speculation, settle
+from kafka_index.spark.session import complete_settings, launch_settings, refuse_speculation
 from kafka_index.spark.workers import task
 
 # Workers cannot import this module.
@@ -108,13 +108,13 @@ def test_failed_job_has_the_exit_code_of_its_task(
     with pytest.raises((PySparkException, Py4JError)) as caught:
         spark.range(0, 1, 1, 1).mapInArrow(task(run), "id long").collect()
     failure = job_failure(caught.value, "run again")
-    assert ExitCode.of_run(failure) == code
+    assert ExitCode.from_error(failure) == code
     assert re.search(message, str(failure))
 
 
 def test_progress_bar_of_the_jvm_is_disabled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
+    conf = complete_settings(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
     # Else spark-submit turns it on, as if the user had asked for it.
     assert launch_settings(conf).get("spark.ui.showConsoleProgress") == "false"
 
@@ -123,7 +123,7 @@ def test_requested_speculation_is_disabled_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv("PYSPARK_PYTHON", sys.executable)
-    conf = settle(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
+    conf = complete_settings(SparkConf(loadDefaults=False), "local[1]", "a test", submitted=False)
     refuse_speculation(conf)
     assert (conf.get("spark.speculation"), caplog.text) == ("false", "")
 

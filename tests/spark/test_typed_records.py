@@ -56,7 +56,7 @@ def test_selected_struct_member_is_read_without_others(source: SparkSession, dum
     total = frame.selectExpr("sum(value.amount)").first()
     assert total is not None
     assert total[0] == pytest.approx(1.7)
-    with pytest.raises(PySparkException, match="requires decode"):
+    with pytest.raises(PySparkException, match="requires the option decode"):
         source.read.format("kafka-log").option("path", str(dump)).option("schemas", "dump").load()
 
 

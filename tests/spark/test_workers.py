@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from kafka_index.core.errors import EngineError, ExecutorError, PublishError
 from kafka_index.core.fs.registry import configure_stores, storage_options
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
-from kafka_index.core.job.engine import JobSizes, Listener, SplittableTask
+from kafka_index.core.job.engine import JobSizes, Listener, SplittableTask, TaskSplitter
 from kafka_index.spark import workers as module
 from kafka_index.spark.jobs import Jobs
 from kafka_index.spark.workers import (
@@ -45,7 +45,7 @@ def test_items_without_sizes_are_distributed_over_all_spark_tasks(spark: SparkSe
 
     works = list(range(40))
     with session_workers(spark) as workers:
-        listing = list(workers.run(works, task_of, sizes=[0] * 40, what="{:,} works"))
+        listing = list(workers.run(works, task_of, sizes=[0] * 40, description="{:,} works"))
     assert [work for work, _ in listing] == works
     assert set(Counter(number for _, number in listing).values()) == {8}
 
@@ -62,7 +62,9 @@ def test_spark_task_runs_all_parts_of_an_item(spark: SparkSession) -> None:
         return SplittableTask([partial(part, number) for number in range(3)], join)
 
     with session_workers(spark) as workers:
-        listing = list(workers.run_parts([0, 1], divide, sizes=[1, 1], what="{:,} works"))
+        listing = list(
+            workers.run([0, 1], TaskSplitter(divide), sizes=[1, 1], description="{:,} works")
+        )
     assert [(work, numbers) for work, numbers, _ in listing] == [(0, [0, 1, 2]), (1, [0, 1, 2])]
     assert all(len(attempts) == 1 for *_, attempts in listing)
 
@@ -80,8 +82,12 @@ def test_job_with_missing_results_has_failed(spark: SparkSession) -> None:
 
     with session_workers(spark) as workers:
         losing = LosingWorkers(spark, workers.jobs, workers.check)
-        assert list(losing.run(range(3), double, sizes=[0] * 3, what="{:,} works")) == [0, 2, 4]
-        result = losing.run(range(9), double, sizes=[0] * 9, what="{:,} works")
+        assert list(losing.run(range(3), double, sizes=[0] * 3, description="{:,} works")) == [
+            0,
+            2,
+            4,
+        ]
+        result = losing.run(range(9), double, sizes=[0] * 9, description="{:,} works")
         with pytest.raises(EngineError, match="without the results of all") as caught:
             next(result)
     assert (caught.value.expected, caught.value.found) == ("9", "5")
@@ -102,7 +108,7 @@ def test_stage_starts_when_its_results_are_requested(spark: SparkSession) -> Non
 
     with session_workers(spark, listener=Shares(), tasks=12) as workers:
         result = workers.run(
-            range(12), double, sizes=[0] * 12, what="{:,} works", jobs=JobSizes.GROWING
+            range(12), double, sizes=[0] * 12, description="{:,} works", jobs=JobSizes.GROWING
         )
         assert [next(result), next(result)] == [0, 2]
         assert max(seen) == (2, 12)
@@ -249,7 +255,7 @@ def test_jobs_send_at_most_their_limit_through_the_driver(
         small = SmallWorkers(spark, workers.jobs, workers.check)
         for jobs in (JobSizes.ONE, JobSizes.EQUAL):
             sent.clear()
-            listing = list(small.run(works, answer, sizes=[1] * 60, what="{:,}", jobs=jobs))
+            listing = list(small.run(works, answer, sizes=[1] * 60, description="{:,}", jobs=jobs))
             assert [each[:8] for each in listing] == [work[:8] for work in works]
             assert sum(count for count, _ in sent) == 60
             assert max(size for _, size in sent) <= 20_000

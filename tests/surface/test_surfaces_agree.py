@@ -249,7 +249,7 @@ def test_fault_has_same_conclusion_on_every_surface(
     if error is not None:
         assert ended["error"] == str(error)
         assert str(error) in completed.stderr
-        assert ExitCode.of_run(error) == completed.returncode
+        assert ExitCode.from_error(error) == completed.returncode
         return
     _agree(result, printed, ended)
     assert result.outcome.exit_code == completed.returncode

@@ -56,22 +56,22 @@ SEGMENT_SCHEMA = pa.schema(
 )
 _MAGIC = field_position(RECORD_BATCH_HEADER, "magic")
 
-#: Maximum number of rows in a page, and of additional rows that are not good; further rows are only
-#: counted.
+#: Maximum number of rows in a page, and of additional rows that are not good. Further rows are
+#: counted, but not shown.
 MAX_ROWS = 400_000
 #: Columns of a page that are not columns of the report.
 FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
 
 
-def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
+def to_segment_batch(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
     """Convert segments with ``log_path`` to `SEGMENT_SCHEMA`.
 
     If not `reading`, values from files are null.
     """
     paths = batch.column("log_path").to_pylist() if reading else []
-    firsts = first_timestamps(paths) if reading else pa.nulls(len(batch), pa.int64())
-    known = {
-        "first_timestamp_ms": firsts,
+    base_timestamps = first_timestamps(paths) if reading else pa.nulls(len(batch), pa.int64())
+    file_columns = {
+        "first_timestamp_ms": base_timestamps,
         "max_timestamp_ms": pa.array(
             map(_last_timestamp, paths) if reading else [None] * len(batch), pa.int64()
         ),
@@ -80,19 +80,21 @@ def with_times(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
         ),
     }
     columns = [
-        known[field.name] if field.name in known else batch.column(field.name).cast(field.type)
+        file_columns[field.name]
+        if field.name in file_columns
+        else batch.column(field.name).cast(field.type)
         for field in SEGMENT_SCHEMA
     ]
     return pa.record_batch(columns, schema=SEGMENT_SCHEMA)
 
 
 def first_timestamps(log_paths: Sequence[str | None]) -> pa.Array:
-    """Return the base timestamp of the first batch of each log, int64."""
+    """Return the base timestamp of the first batch of each log, as int64."""
     return pa.array(map(_first_timestamp, log_paths), pa.int64())
 
 
 def _first_timestamp(log_path: str | None) -> int | None:
-    header = _read(log_path, RECORD_BATCH_HEADER.itemsize)
+    header = _read_bytes(log_path, RECORD_BATCH_HEADER.itemsize)
     if len(header) <= _MAGIC:
         return None
     magic = header[_MAGIC]
@@ -103,17 +105,17 @@ def _first_timestamp(log_path: str | None) -> int | None:
     )
     if magic not in {1, 2} or len(header) < layout.itemsize:
         return None
-    first = int(np.frombuffer(header, layout, 1)[name][0])
-    return None if first <= NO_TIMESTAMP else first
+    timestamp_ms = int(np.frombuffer(header, layout, 1)[name][0])
+    return None if timestamp_ms <= NO_TIMESTAMP else timestamp_ms
 
 
 def _last_timestamp(log_path: str | None) -> int | None:
-    entry = _read(_index_path(log_path, TIME_INDEX_SUFFIX), -TIME_ENTRY.itemsize)
+    entry = _read_bytes(_index_path(log_path, TIME_INDEX_SUFFIX), -TIME_ENTRY.itemsize)
     if len(entry) != TIME_ENTRY.itemsize:
         return None
-    last = int(np.frombuffer(entry, TIME_ENTRY)["timestamp_ms"][0])
+    timestamp_ms = int(np.frombuffer(entry, TIME_ENTRY)["timestamp_ms"][0])
     # Zeros are preallocated; the largest timestamp is somewhere before them.
-    return last if last > 0 else None
+    return timestamp_ms if timestamp_ms > 0 else None
 
 
 def _offset_entries(log_path: str | None) -> int | None:
@@ -124,7 +126,7 @@ def _offset_entries(log_path: str | None) -> int | None:
         size_bytes = os.stat(path).st_size
     except OSError:
         return None
-    preallocated = size_bytes and not any(_read(path, -OFFSET_ENTRY.itemsize))
+    preallocated = size_bytes and not any(_read_bytes(path, -OFFSET_ENTRY.itemsize))
     return None if preallocated else size_bytes // OFFSET_ENTRY.itemsize
 
 
@@ -134,7 +136,7 @@ def _index_path(log_path: str | None, suffix: str) -> str | None:
     return log_path.removesuffix(LOG_SUFFIX) + suffix
 
 
-def _read(path: str | None, count: int) -> bytes:
+def _read_bytes(path: str | None, count: int) -> bytes:
     """Return the first bytes of a local file, or the last bytes if `count` is negative."""
     if path is None:
         return b""
@@ -169,30 +171,34 @@ class PageWriter:
         self._schema = schema
         self._folder = bokeh_folder(path)
         self._totals = Totals()
-        self._kept: list[pa.Table] = []
-        self._kept_rows = self._rows = 0
+        self._page_tables: list[pa.Table] = []
+        self._page_row_count = self._report_row_count = 0
         self._segments: Iterable[pa.RecordBatch] = ()
         self._conclusion: Conclusion | None = None
         self._is_complete = True
 
     def write_table(self, table: pa.Table) -> None:
-        severities = rank_rows(table, self._columns)
-        found = find_values(table, self._columns)
-        self._count(table, found, severities.to_numpy())
-        self._rows += len(table)
-        table = table.append_column(FOUND, found).append_column(SEVERITY, severities)
-        room = max(MAX_ROWS - self._kept_rows, 0)
-        if len(table) > room:
-            bad = table.filter(pc.greater(severities, int(Severity.GOOD)))
-            more = max(2 * MAX_ROWS - self._kept_rows, 0)
-            table = table.slice(0, room) if not bad.num_rows else bad.slice(0, more)
+        severities = row_severities(table, self._columns)
+        findings = row_findings(table, self._columns)
+        self._count_findings(table, findings, severities.to_numpy())
+        self._report_row_count += len(table)
+        table = table.append_column(FOUND, findings).append_column(SEVERITY, severities)
+        max_page_rows = max(MAX_ROWS - self._page_row_count, 0)
+        if len(table) > max_page_rows:
+            bad_rows = table.filter(pc.greater(severities, int(Severity.GOOD)))
+            max_bad_rows = max(2 * MAX_ROWS - self._page_row_count, 0)
+            table = (
+                table.slice(0, max_page_rows)
+                if not bad_rows.num_rows
+                else bad_rows.slice(0, max_bad_rows)
+            )
         if not len(table):
             return
         if self._columns.rows_are_segments:
-            firsts = first_timestamps(table["log_path"].to_pylist())
-            table = table.append_column(FIRST_TIMESTAMP, firsts)
-        self._kept.append(table)
-        self._kept_rows += len(table)
+            base_timestamps = first_timestamps(table["log_path"].to_pylist())
+            table = table.append_column(FIRST_TIMESTAMP, base_timestamps)
+        self._page_tables.append(table)
+        self._page_row_count += len(table)
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
         """Add the input segments; they are read when the page is written."""
@@ -208,66 +214,74 @@ class PageWriter:
 
     def close(self) -> None:
         text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
-        rows = self._table()
-        parts = [Part("rows", pack_columns(rows), len(rows), self._rows)]
-        # The columns are packed; the rows are not needed any more.
-        self._kept, rows = [], None
+        rows = self._page_rows()
+        page_tables = [PageTable("rows", pack_columns(rows), len(rows), self._report_row_count)]
+        # Free the rows, since their columns are packed.
+        self._page_tables, rows = [], None
         if not self._columns.rows_are_segments:
-            batches = [with_times(batch, reading=self._is_complete) for batch in self._segments]
+            batches = [
+                to_segment_batch(batch, reading=self._is_complete) for batch in self._segments
+            ]
             segments = pa.Table.from_batches(batches, SEGMENT_SCHEMA)
-            shown = segments.slice(0, MAX_ROWS)
-            parts.append(Part("segments", pack_columns(shown), len(shown), len(segments)))
+            page_segments = segments.slice(0, MAX_ROWS)
+            page_tables.append(
+                PageTable(
+                    "segments", pack_columns(page_segments), len(page_segments), len(segments)
+                )
+            )
         with open(self._path, "w", encoding="utf-8") as file:
-            file.writelines(text.lines(parts, self._folder))
+            file.writelines(text.lines(page_tables, self._folder))
 
-    def _count(self, table: pa.Table, found: pa.ChunkedArray, severities: NDArray[np.int8]) -> None:
+    def _count_findings(
+        self, table: pa.Table, findings: pa.ChunkedArray, severities: NDArray[np.int8]
+    ) -> None:
         totals = self._totals
-        units = are_units(table, self._columns).to_numpy()
-        weights = weigh_rows(table, self._columns)
-        for severity, counter in ((None, totals.found), (Severity.BAD, totals.bad_of)):
-            counted = pa.array(units if severity is None else units & (severities == severity))
-            groups = pa.table({"found": found, "weight": weights}).filter(counted)
+        units = counted_row_mask(table, self._columns).to_numpy()
+        weights = row_weights(table, self._columns)
+        for severity, counter in ((None, totals.counts), (Severity.BAD, totals.bad_counts)):
+            is_counted = pa.array(units if severity is None else units & (severities == severity))
+            groups = pa.table({"found": findings, "weight": weights}).filter(is_counted)
             sums = groups.group_by("found").aggregate([("weight", "sum")])
             for row in sums.to_pylist():
                 counter[row["found"]] += row["weight_sum"]
 
-    def _table(self) -> pa.Table:
-        if self._kept:
-            return pa.concat_tables(self._kept)
+    def _page_rows(self) -> pa.Table:
+        if self._page_tables:
+            return pa.concat_tables(self._page_tables)
         schema = self._schema.append(pa.field(FOUND, pa.string()))
         return schema.append(pa.field(SEVERITY, pa.int8())).empty_table()
 
 
 #: Larger integers of a column become BigInt in JavaScript. Differences of smaller integers, doubled
 #: by zigzag, are exact as JavaScript numbers.
-_MAX_EXACT = 1 << 51
+_MAX_EXACT_INTEGER = 1 << 51
 _MILLISECONDS = 1000
 # Placeholder in a path for the base offset in 20 digits; paths cannot contain it.
 _BASE_OFFSET = "\0"
-_QUICK, _BEST = 1, 9
+_FAST_LEVEL, _BEST_LEVEL = 1, 9
 _SCRIPTS = ("bokeh", "bokeh-widgets", "bokeh-tables", "bokeh-api")
 _OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "plots.js", "table.js", "page.js")
 
 
 @dataclass(slots=True)
 class Totals:
-    """The number of units, such as segments, of all rows by finding; and of bad rows."""
+    """The number of units, such as segments, by finding: of all rows, and of bad rows."""
 
-    found: Counter[str] = field(default_factory=Counter)
-    bad_of: Counter[str] = field(default_factory=Counter)
+    counts: Counter[str] = field(default_factory=Counter)
+    bad_counts: Counter[str] = field(default_factory=Counter)
 
 
-def find_values(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+def row_findings(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
     """Return the finding of each row, for the counts of findings."""
     values = [table[name] for name in columns.found_in]
     return pc.coalesce(*values, pa.scalar("", pa.string()))
 
 
-def rank_rows(table: pa.Table, columns: PageColumns) -> pa.Array:
+def row_severities(table: pa.Table, columns: PageColumns) -> pa.Array:
     """Return the `Severity` of each row, as int8."""
     severities = np.full(len(table), int(Severity.GOOD), np.int8)
     for name in columns.found_in:
-        np.maximum(severities, _rank_values(table[name], columns), out=severities)
+        np.maximum(severities, _value_severities(table[name], columns), out=severities)
     if columns.worst_where is not None:
         worst = pc.fill_null(table[columns.worst_where], pa.scalar(value=False)).to_numpy()
         severities = np.minimum(severities, np.int8(Severity.NOTABLE))
@@ -281,8 +295,8 @@ def rank_rows(table: pa.Table, columns: PageColumns) -> pa.Array:
     return pa.array(severities)
 
 
-def are_units(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
-    """Return which rows are counted."""
+def counted_row_mask(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+    """Return a mask of the rows that are counted."""
     if columns.units is None:
         return pa.chunked_array([pa.repeat(pa.scalar(value=True), len(table))])
     if not columns.unit_values:
@@ -290,20 +304,20 @@ def are_units(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
     return pc.is_in(table[columns.units], pa.array(columns.unit_values, pa.string()))
 
 
-def weigh_rows(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
+def row_weights(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
     if columns.weight is None:
         return pa.chunked_array([pa.repeat(pa.scalar(1, pa.int64()), len(table))])
     return table[columns.weight]
 
 
-def _rank_values(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.int8]:
+def _value_severities(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.int8]:
     """Return the severity of each value: null is good, an unknown value is notable."""
     names = pa.array(columns.meanings, pa.string())
     # The last rank is for unknown values.
-    ranks = [int(each.severity) for each in columns.meanings.values()]
-    ranks_of = np.array([*ranks, int(Severity.NOTABLE)], np.int8)
-    places = pc.fill_null(pc.index_in(column, names), -1).to_numpy()
-    severities: NDArray[np.int8] = ranks_of[places]
+    known_severities = [int(meaning.severity) for meaning in columns.meanings.values()]
+    severity_by_index = np.array([*known_severities, int(Severity.NOTABLE)], np.int8)
+    value_indices = pc.fill_null(pc.index_in(column, names), -1).to_numpy()
+    severities: NDArray[np.int8] = severity_by_index[value_indices]
     severities[column.is_null().to_numpy()] = Severity.GOOD
     return severities
 
@@ -328,75 +342,81 @@ def pack_columns(table: pa.Table) -> list[PackedColumn]:
         column = table[name]
         if len(column) and column.null_count == len(column):
             continue
-        kind = column.type
-        if pa.types.is_string(kind):
-            packed.append(_text(name, column, integers.get("segment_base_offset")))
+        column_type = column.type
+        if pa.types.is_string(column_type):
+            packed.append(_pack_text_column(name, column, integers.get("segment_base_offset")))
             continue
         scale = 1
-        if pa.types.is_boolean(kind):
+        if pa.types.is_boolean(column_type):
             column = column.cast(pa.int8())
-        elif pa.types.is_floating(kind):
+        elif pa.types.is_floating(column_type):
             scale = _MILLISECONDS
             column = pc.round(pc.multiply(column, float(scale)))
         values = pc.fill_null(column.cast(pa.int64(), safe=False), 0).to_numpy()
-        header, payloads = _integers(values, integers)
+        header, payloads = _encode_integers(values, integers)
         if column.null_count:
             header["nulls"] = True
-            missing = np.packbits(column.is_null().to_numpy(), bitorder="little")
-            payloads += (_payload(missing.tobytes()),)
+            null_bits = np.packbits(column.is_null().to_numpy(), bitorder="little")
+            payloads += (_encode_payload(null_bits.tobytes()),)
         if not header["wide"]:
             integers[name] = values
-        form = "boolean" if pa.types.is_boolean(kind) else "integer"
+        column_form = "boolean" if pa.types.is_boolean(column_type) else "integer"
         packed.append(
-            PackedColumn({"name": name, "form": form, "scale": scale, **header}, payloads)
+            PackedColumn({"name": name, "form": column_form, "scale": scale, **header}, payloads)
         )
     return packed
 
 
-def _integers(
-    values: Longs, others: Mapping[str, Longs]
+def _encode_integers(
+    values: Longs, base_columns: Mapping[str, Longs]
 ) -> tuple[dict[str, object], tuple[str, ...]]:
     """Encode integers in the smallest of several ways.
 
-    ``relative`` is the column to which they are relative: empty for the previous value, null for
-    absolute values.
+    In the header, ``relative`` is the column whose values are subtracted: empty if the previous
+    value is subtracted, null for absolute values.
     """
-    wide = _needs_bigint(values)
+    is_bigint = _needs_bigint(values)
     codings: dict[str | None, Longs] = {None: values, "": np.diff(values, prepend=np.int64(0))}
-    if not wide:
-        codings |= {name: values - other for name, other in others.items()}
-    planes = {name: _planes(coded) for name, coded in codings.items()}
-    best = min(planes, key=lambda name: len(zlib.compress(planes[name][1], _QUICK)))
-    width, raw = planes[best]
-    header: dict[str, object] = {"width": width, "wide": wide, "relative": best}
-    return header, (_payload(raw),)
+    if not is_bigint:
+        codings |= {name: values - base_values for name, base_values in base_columns.items()}
+    planes = {name: _split_byte_planes(coded) for name, coded in codings.items()}
+    smallest = min(planes, key=lambda name: len(zlib.compress(planes[name][1], _FAST_LEVEL)))
+    width, encoded = planes[smallest]
+    header: dict[str, object] = {"width": width, "wide": is_bigint, "relative": smallest}
+    return header, (_encode_payload(encoded),)
 
 
 def _needs_bigint(values: Longs) -> bool:
-    return len(values) > 0 and bool(values.max() > _MAX_EXACT or values.min() < -_MAX_EXACT)
+    return len(values) > 0 and bool(
+        values.max() > _MAX_EXACT_INTEGER or values.min() < -_MAX_EXACT_INTEGER
+    )
 
 
-def _planes(values: Longs) -> tuple[int, bytes]:
+def _split_byte_planes(values: Longs) -> tuple[int, bytes]:
     zigzag = ((values << 1) ^ (values >> 63)).astype("<i8")
     planes = zigzag.view(np.uint8).reshape(-1, 8).T
-    used = np.flatnonzero(planes.any(axis=1))
-    width = int(used[-1]) + 1 if len(used) else 1
+    nonzero_planes = np.flatnonzero(planes.any(axis=1))
+    width = int(nonzero_planes[-1]) + 1 if len(nonzero_planes) else 1
     return width, np.ascontiguousarray(planes[:width]).tobytes()
 
 
-def _text(name: str, column: pa.ChunkedArray, base_offsets: Longs | None) -> PackedColumn:
+def _pack_text_column(
+    name: str, column: pa.ChunkedArray, base_offsets: Longs | None
+) -> PackedColumn:
     if base_offsets is not None and name.endswith("path"):
-        column = pa.chunked_array([_without_base_offsets(column, base_offsets)])
+        column = pa.chunked_array([_replace_base_offsets(column, base_offsets)])
     encoded = column.combine_chunks().dictionary_encode()
     if isinstance(encoded, pa.ChunkedArray):
         encoded = encoded.combine_chunks()
     codes = pc.fill_null(encoded.indices, -1).cast(pa.int64()).to_numpy()
-    header, payloads = _integers(codes, {})
-    words = json.dumps(encoded.dictionary.to_pylist()).encode()
-    return PackedColumn({"name": name, "form": "text", **header}, (*payloads, _payload(words)))
+    header, payloads = _encode_integers(codes, {})
+    texts = json.dumps(encoded.dictionary.to_pylist()).encode()
+    return PackedColumn(
+        {"name": name, "form": "text", **header}, (*payloads, _encode_payload(texts))
+    )
 
 
-def _without_base_offsets(column: pa.ChunkedArray, base_offsets: Longs) -> pa.Array:
+def _replace_base_offsets(column: pa.ChunkedArray, base_offsets: Longs) -> pa.Array:
     texts = (
         text if text is None else text.replace(f"{base:0{OFFSET_DIGITS}d}", _BASE_OFFSET)
         for text, base in zip(column.to_pylist(), base_offsets.tolist(), strict=True)
@@ -404,27 +424,27 @@ def _without_base_offsets(column: pa.ChunkedArray, base_offsets: Longs) -> pa.Ar
     return pa.array(texts, pa.string())
 
 
-def _payload(content: bytes) -> str:
-    return base64.b64encode(gzip.compress(content, _BEST, mtime=0)).decode()
+def _encode_payload(content: bytes) -> str:
+    return base64.b64encode(gzip.compress(content, _BEST_LEVEL, mtime=0)).decode()
 
 
 def bokeh_folder(report: str) -> Path:
     """Return the folder of Bokeh without importing it.
 
-    Raises `InputError`, which mentions the report, if Bokeh is not installed.
+    Raises `InputError` with the path of the report if Bokeh is not installed.
     """
     spec = importlib.util.find_spec("bokeh")
     if spec is None or not spec.submodule_search_locations:
         raise InputError(
-            "the library for HTML reports is not installed (bokeh)",
+            "HTML reports require the Python package bokeh, which is not installed",
             path=report,
-            hint="pip install 'kafka-index[html]'",
+            hint="run `pip install 'kafka-index[html]'`",
         )
     return Path(spec.submodule_search_locations[0])
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class PageTable:
     """A table of a page, ``rows`` or ``segments``; `all_rows` counts the rows of the report."""
 
     name: str
@@ -434,10 +454,7 @@ class Part:
 
 
 class PageText:
-    """The text of a page.
-
-    `about` has facts about the run. Without a conclusion, the run was interrupted.
-    """
+    """The text of a page; if `conclusion` is None, the run was interrupted."""
 
     def __init__(
         self,
@@ -453,29 +470,31 @@ class PageText:
         self._about = about
         self._conclusion = conclusion
 
-    def lines(self, parts: Sequence[Part], bokeh: Path) -> Iterator[str]:
+    def lines(self, page_tables: Sequence[PageTable], bokeh: Path) -> Iterator[str]:
         folder = bokeh / "server" / "static" / "js"
-        # In the order in which a page runs them.
+        # In the order in which a page runs the scripts.
         libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
-        script = "".join(map(_static, _OWN_SCRIPTS))
+        script = "".join(map(_read_static, _OWN_SCRIPTS))
         yield from self._head([script.encode(), *libraries])
-        yield from self._verdict(parts)
-        yield _static("body.html")
-        yield from self._end(bokeh)
+        yield from self._header(page_tables)
+        yield _read_static("body.html")
+        yield from self._footer(bokeh)
         for number, library in enumerate(libraries):
-            yield _data(f"library-{number}", base64.b64encode(gzip.compress(library, 9)).decode())
-        for part in parts:
-            for number, column in enumerate(part.columns):
-                for place, payload in enumerate(column.payloads):
-                    yield _data(f"{part.name}-{number}-{place}", payload)
-        yield _json("description", self._description(parts, len(libraries)))
+            yield _data_script(
+                f"library-{number}", base64.b64encode(gzip.compress(library, 9)).decode()
+            )
+        for page_table in page_tables:
+            for number, column in enumerate(page_table.columns):
+                for payload_number, payload in enumerate(column.payloads):
+                    yield _data_script(f"{page_table.name}-{number}-{payload_number}", payload)
+        yield _json_script("description", self._description(page_tables, len(libraries)))
         yield f"<script>{script}</script>\n</body>\n</html>\n"
 
     def _head(self, scripts: Sequence[bytes]) -> Iterator[str]:
-        digests = (base64.b64encode(hashlib.sha256(each).digest()).decode() for each in scripts)
-        allowed = " ".join(f"'sha256-{digest}'" for digest in digests)
+        digests = (base64.b64encode(hashlib.sha256(script).digest()).decode() for script in scripts)
+        allowed_scripts = " ".join(f"'sha256-{digest}'" for digest in digests)
         policy = (
-            f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
+            f"default-src 'none'; script-src {allowed_scripts}; style-src 'unsafe-inline'; "
             "img-src data: blob:; base-uri 'none'; form-action 'none'"
         )
         yield '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -484,11 +503,11 @@ class PageText:
         # An empty icon, so that browsers do not request one.
         yield '<link rel="icon" href="data:,">\n'
         yield f"<title>kafka-index {escape(self._command)}</title>\n"
-        yield f"<style>{_static('page.css')}</style>\n</head>\n<body>\n"
+        yield f"<style>{_read_static('page.css')}</style>\n</head>\n<body>\n"
 
-    def _verdict(self, parts: Sequence[Part]) -> Iterator[str]:
+    def _header(self, page_tables: Sequence[PageTable]) -> Iterator[str]:
         columns, totals = self._columns, self._totals
-        so_far = f"interrupted; {columns.nouns} so far: {totals.found.total():,}"
+        so_far = f"interrupted; {columns.nouns} so far: {totals.counts.total():,}"
         conclusion = self._conclusion or Conclusion(BAD, so_far)
         severity, text = conclusion.severity, conclusion.text
         yield f'<header class="{severity.name.lower()}"><p>kafka-index {escape(self._command)}</p>'
@@ -496,41 +515,42 @@ class PageText:
         if conclusion.next_command is not None:
             yield f"<p>next: <code>{escape(conclusion.next_command)}</code></p>"
         yield "</header>\n<main>\n"
-        for part in parts:
-            if part.rows < part.all_rows:
+        for page_table in page_tables:
+            if page_table.rows < page_table.all_rows:
                 yield (
-                    f'<p class="left-out">This page has {part.rows:,} of {part.all_rows:,} '
-                    f"{escape(part.name)}, with priority for rows that need attention; a report in "
-                    "Parquet has all.</p>\n"
+                    f'<p class="omitted">This page has {page_table.rows:,} of '
+                    f"{page_table.all_rows:,} {escape(page_table.name)}; rows that need attention "
+                    "have priority. A report in Parquet contains all "
+                    f"{escape(page_table.name)}.</p>\n"
                 )
-        yield '<section><h2>What was found</h2>\n<table id="found"><thead><tr><th>found</th>'
+        yield '<section><h2>Findings</h2>\n<table id="found"><thead><tr><th>finding</th>'
         yield f"<th>{escape(columns.nouns)}</th><th>bad</th><th>meaning</th></tr></thead><tbody>\n"
-        names = [*columns.meanings, *sorted(set(totals.found) - set(columns.meanings))]
+        names = [*columns.meanings, *sorted(set(totals.counts) - set(columns.meanings))]
 
-        def worst_first(name: str) -> tuple[bool, int]:
-            explained = columns.meanings.get(name)
-            return not totals.bad_of[name], -int(explained.severity if explained else NOTABLE)
+        def sort_key(name: str) -> tuple[bool, int]:
+            meaning = columns.meanings.get(name)
+            return not totals.bad_counts[name], -int(meaning.severity if meaning else NOTABLE)
 
-        for name in sorted(filter(totals.found.get, names), key=worst_first):
-            explained = columns.meanings.get(name)
+        for name in sorted(filter(totals.counts.get, names), key=sort_key):
+            meaning = columns.meanings.get(name)
             yield (
                 f'<tr><th scope="row"><button data-found="{escape(name)}">{escape(name)}</button>'
-                f"</th><td>{totals.found[name]:,}</td><td>{totals.bad_of[name] or '':}</td>"
-                f"<td>{escape('' if explained is None else explained.text)}</td></tr>\n"
+                f"</th><td>{totals.counts[name]:,}</td><td>{totals.bad_counts[name] or '':}</td>"
+                f"<td>{escape('' if meaning is None else meaning.text)}</td></tr>\n"
             )
         yield "</tbody></table></section>\n"
 
-    def _end(self, bokeh: Path) -> Iterator[str]:
+    def _footer(self, bokeh: Path) -> Iterator[str]:
         yield "</main>\n<footer><dl>"
         for name, text in self._about.items():
             yield f"<dt>{escape(name)}</dt><dd>{escape(text)}</dd>"
         # The license must accompany the scripts.
         licence = (bokeh / "LICENSE.txt").read_text(encoding="utf-8")
-        yield "</dl>\n<details><summary>The pictures and the table are Bokeh "
-        yield f"{escape(version('bokeh'))}: its licence</summary>"
+        yield "</dl>\n<details><summary>License of Bokeh "
+        yield f"{escape(version('bokeh'))}, which draws the plots and the table</summary>"
         yield f"<pre>{escape(licence)}</pre></details></footer>\n"
 
-    def _description(self, parts: Sequence[Part], libraries: int) -> dict[str, object]:
+    def _description(self, page_tables: Sequence[PageTable], libraries: int) -> dict[str, object]:
         columns = self._columns
         return {
             "command": self._command,
@@ -538,31 +558,36 @@ class PageText:
             "libraries": libraries,
             "plots": [asdict(plot) for plot in columns.plots],
             "explained": {
-                name: {"severity": int(each.severity), "text": each.text, "command": each.command}
-                for name, each in columns.meanings.items()
+                name: {
+                    "severity": int(meaning.severity),
+                    "text": meaning.text,
+                    "command": meaning.command,
+                }
+                for name, meaning in columns.meanings.items()
             },
             "parts": {
-                part.name: {
-                    "rows": part.rows,
+                page_table.name: {
+                    "rows": page_table.rows,
                     "columns": [
-                        {**each.header, "payloads": len(each.payloads)} for each in part.columns
+                        {**column.header, "payloads": len(column.payloads)}
+                        for column in page_table.columns
                     ],
                 }
-                for part in parts
+                for page_table in page_tables
             },
         }
 
 
 @cache
-def _static(name: str) -> str:
+def _read_static(name: str) -> str:
     return (files("kafka_index.cli.html") / "static" / name).read_text(encoding="utf-8")
 
 
-def _data(name: str, payload: str) -> str:
+def _data_script(name: str, payload: str) -> str:
     return f'<script type="text/plain" id="{name}">{payload}</script>\n'
 
 
-def _json(name: str, value: object) -> str:
+def _json_script(name: str, value: object) -> str:
     # Scripts have no escaping, so no text may look like the end of the script.
     text = json.dumps(value).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>\n'

@@ -433,7 +433,7 @@ class BackupRepository(TableResult):
         """The rows that the command prints."""
         return self.rows
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         return self.rows.sort_by([("backup_id", "descending")])
 
     def at(self, time: Time | None = None) -> str:
@@ -542,7 +542,7 @@ class VerifyBackupsResult(TableResult):
         names = [*first, *(name for name in self.rows.column_names if name not in first)]
         return self.rows.filter(pc.invert(is_intact)).select(names)
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         return self.printed_rows if self.printed_rows.num_rows else self.rows
 
 

@@ -35,6 +35,7 @@ from kafka_index.core.job.engine import (
     Listener,
     Overlap,
     SplittableTask,
+    TaskSplitter,
     Workers,
     count_bins,
     job_bytes,
@@ -268,7 +269,7 @@ def stage_tasks(
     `fail_fast`, segments may be missing after a failure.
     """
     staging = _Staging(stage, replace(settings, shares_staged=True), fail_fast=fail_fast)
-    staged_by_task = workers.run(tasks, staging, sizes=sizes, what=description, units=units)
+    staged_by_task = workers.run(tasks, staging, sizes=sizes, description=description, units=units)
     return [staged for task_segments in staged_by_task for staged in task_segments]
 
 
@@ -315,7 +316,9 @@ def publish_staged(
         groups,
         partial(_publish_group, settings=replace(settings, shares_staged=True)),
         sizes=[COST_BYTES * sum(map(len, group)) for group in groups],
-        what=f"{'merge' if settings.needs_state else 'publish'} {len(partitions):,} partitions",
+        description=(
+            f"{'merge' if settings.needs_state else 'publish'} {len(partitions):,} partitions"
+        ),
         units=0,
     )
     return [row for group_rows in rows for row in group_rows]
@@ -454,8 +457,8 @@ def _build_on_threads(
         )
 
     sizes = [group.total_bytes for group in groups]
-    task_results = workers.run_parts(
-        range(len(groups)), divide, sizes=sizes, what="build {:,} groups"
+    task_results = workers.run(
+        range(len(groups)), TaskSplitter(divide), sizes=sizes, description="build {:,} groups"
     )
     publisher.finish(task_results)
 

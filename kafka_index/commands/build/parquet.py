@@ -504,7 +504,7 @@ def build_parquet(
                     return
 
         sizes = [bin_.size_bytes for bin_ in bins]
-        publisher.finish(workers.run(bins, build, sizes=sizes, what="build {:,} bins"))
+        publisher.finish(workers.run(bins, build, sizes=sizes, description="build {:,} bins"))
 
 
 def stage_bin(

@@ -157,7 +157,7 @@ def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
         groups,
         lambda group, _: list(count_batches(group, source)),
         sizes=[group.size_bytes for group in groups],
-        what="count the batches of {:,} row groups",
+        description="count the batches of {:,} row groups",
     )
     with closing(counted):
         segments = query_batches(

@@ -252,7 +252,7 @@ class BuildResult(Result):
         """Return the rows, sorted by topic, partition and base offset."""
         return self.rows.sort_by(_ORDER)
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows of damaged segments, or all rows if no segment is damaged."""
         rows = self.to_arrow()
         damaged_rows = rows.filter(

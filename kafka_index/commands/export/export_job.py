@@ -166,7 +166,7 @@ def export_splits(
         works,
         partial(_export_split, settings=settings),
         sizes=[work.split.size_bytes for work in works],
-        what="export {:,} splits of records",
+        description="export {:,} splits of records",
         jobs=JobSizes.EQUAL,
     )
 

@@ -39,7 +39,7 @@ from kafka_index.core.errors import (
     ReadError,
     is_retriable,
 )
-from kafka_index.core.format.config import IndexConfig, choice_of
+from kafka_index.core.format.config import IndexConfig, to_choice
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.registry import store_of
@@ -89,7 +89,7 @@ def plan_export(
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
     planned, number = [], 0
-    choice = choice_of(OnDataLoss, on_data_loss, "on_data_loss")
+    choice = to_choice(OnDataLoss, on_data_loss, "on_data_loss")
     for own in files:
         starts = (starting_offsets or {}).get(own.topic, {})
         start = starts.get(own.partition, EARLIEST)

@@ -54,7 +54,7 @@ def find_types(
         works,
         partial(_find_writers, settings=settings.read, decode=decode),
         sizes=[work.split.size_bytes for work in works],
-        what="find the schemas of {:,} splits of records",
+        description="find the schemas of {:,} splits of records",
         jobs=JobSizes.EQUAL,
     ):
         for place, one in counts.items():

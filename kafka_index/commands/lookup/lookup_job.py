@@ -420,7 +420,7 @@ def answer_queries(
             works,
             partial(_answer, lookups=lookups, starting_offsets=starting_offsets),
             sizes=[each.split.size_bytes for each in works],
-            what="answer {:,} splits of queries",
+            description="answer {:,} splits of queries",
         )
         with closing(done):
             for report in done:

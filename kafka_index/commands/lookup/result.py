@@ -386,7 +386,7 @@ class LookupResult(_QueriesResult):
         """Return the rows."""
         return self.rows
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows with the answers first."""
         names = self.rows.column_names
         first = [names.index(name) for name in _FIRST if names.count(name) == 1]

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from kafka_index.commands.metadata.request import METADATA, PartitionsRequest
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
-from kafka_index.core.job.request import call, request_of
+from kafka_index.core.job.request import build_request, call
 from kafka_index.core.parameters import Paths, Tiered, Topics
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def list_partitions(
     >>> found.to_arrow()["partition"].to_pylist()
     [0, 1]
     """
-    request = request_of(PartitionsRequest, locals())
+    request = build_request(PartitionsRequest, locals())
     from kafka_index.commands.metadata.read_tables import find_partitions  # noqa: PLC0415, slow to import
 
     return find_partitions(request)

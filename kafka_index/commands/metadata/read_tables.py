@@ -158,7 +158,7 @@ class PartitionList(TableResult):
         """Size of the logs."""
         return {"logs": sum(self.rows["size_bytes"].to_pylist())}
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows with the longest column, the path, last."""
         names = [name for name in self.rows.column_names if name != "path"]
         return self.rows.select([*names, "path"])

@@ -287,7 +287,7 @@ class Prediction(Result, StartPrediction):
         rows = [row for partition in self.partitions for row in _to_report_rows(partition)]
         return pa.Table.from_pylist(rows, schema=PREDICT_SCHEMA)
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows of changed segments, or all rows if no segment is changed."""
         rows = self.to_arrow()
         is_changed = pc.fill_null(pc.not_equal(rows["action"], SegmentAction.KEEP), True)  # noqa: FBT003

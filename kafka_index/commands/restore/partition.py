@@ -73,7 +73,14 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, Skipped
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.uris import is_backup_path
-from kafka_index.core.job.engine import Engine, JobSizes, Listener, SplittableTask, new_run_id
+from kafka_index.core.job.engine import (
+    Engine,
+    JobSizes,
+    Listener,
+    SplittableTask,
+    TaskSplitter,
+    new_run_id,
+)
 from kafka_index.core.log.filter.partition_rewrite import (
     SegmentRewriter,
     is_internal,
@@ -153,11 +160,11 @@ def engine_runner(engine: Engine, listener: Listener | None = None) -> Runner:
             inputs=sorted({plan.base.directory for plan in plans}),
             outputs=[settings.output],
         ) as workers:
-            for group in workers.run_parts(
+            for group in workers.run(
                 groups,
-                partial(restore_group, settings=settings),
+                TaskSplitter(partial(restore_group, settings=settings)),
                 sizes=[sum(plan.size_bytes for plan in group) for group in groups],
-                what="restore {:,} groups of partitions",
+                description="restore {:,} groups of partitions",
                 jobs=JobSizes.EQUAL,
             ):
                 on_finished(group)

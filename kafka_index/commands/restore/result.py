@@ -468,7 +468,7 @@ class RestoreResult(Result):
         """Return the rows of the report."""
         return report_rows(self.partitions, [*self.beyond_end, *self.not_renamed])
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the columns that fit a screen."""
         return self.to_arrow().select(_SHOWN_COLUMNS)
 

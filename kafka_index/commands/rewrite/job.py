@@ -166,7 +166,7 @@ def match_partitions(
         plans,
         partial(match, settings=settings, on_read=on_read if workers.in_process else ignore),
         sizes=[plan.size_bytes for plan in plans],
-        what="match {:,} partitions",
+        description="match {:,} partitions",
         ordered=True,
     )
 
@@ -190,7 +190,7 @@ def rewrite_partitions(
             on_read=on_read if workers.in_process else ignore,
         ),
         sizes=[each.plan.size_bytes for each in matched],
-        what="rewrite {:,} partitions",
+        description="rewrite {:,} partitions",
         ordered=True,
     )
     return zip(matched, errors, strict=True)

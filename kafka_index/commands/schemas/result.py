@@ -393,7 +393,7 @@ class SchemaList(Result):
             "conflicts": list(map(str, self._schemas.conflicts)),
         }
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows without their texts."""
         return self.to_arrow().drop_columns(["text", "references", "uses"])
 

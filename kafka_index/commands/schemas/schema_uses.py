@@ -201,7 +201,7 @@ def _count_splits(
                     plan.splits,
                     partial(count_split, settings=plan.settings),
                     sizes=sizes,
-                    what="read {:,} splits of records",
+                    description="read {:,} splits of records",
                     ordered=True,
                 ),
                 sizes,

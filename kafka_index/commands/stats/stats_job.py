@@ -179,7 +179,7 @@ def _count_replicas(
             partial(count_part, settings=settings),
             # Reading headers takes about a sixteenth of the time of reading records.
             sizes=[part.size_bytes >> (0 if settings.parts else 4) for part in parts],
-            what="count {:,} splits",
+            description="count {:,} splits",
             jobs=JobSizes.EQUAL,
             result_bytes=_RESULT_BYTES,
         ):

@@ -381,7 +381,7 @@ def compare_partitions(
         sum(segment.log_size_bytes for segment in first_copy.segments) for first_copy, _ in pairs
     ]
     return workers.run(
-        pairs, compare_copies, sizes=sizes, what="compare {:,} partitions", ordered=True
+        pairs, compare_copies, sizes=sizes, description="compare {:,} partitions", ordered=True
     )
 
 

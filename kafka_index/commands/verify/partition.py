@@ -56,7 +56,7 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.fs.uris import is_segment_path
 from kafka_index.core.index.transaction_index import AbortedTxns, TxnFault, next_starts
-from kafka_index.core.job.engine import COST_BYTES, JobSizes, SplittableTask, Workers
+from kafka_index.core.job.engine import COST_BYTES, JobSizes, SplittableTask, TaskSplitter, Workers
 from kafka_index.core.job.result import MissingOffsets as ReportedGaps
 from kafka_index.core.log.append.log_segment_writer import floor_segment
 from kafka_index.core.log.missing_offsets import (
@@ -779,11 +779,13 @@ def verify_partitions(
     """Verify partitions, largest first; yield their findings."""
     partitions = sorted(segments.partitions, key=lambda partition: -partition.size_bytes)
     try:
-        yield from workers.run_parts(
+        yield from workers.run(
             partitions,
-            partial(_to_task, settings=settings, roots=DataDirectories(tolerated=True)),
+            TaskSplitter(
+                partial(_to_task, settings=settings, roots=DataDirectories(tolerated=True))
+            ),
             sizes=[partition.size_bytes + len(partition) * COST_BYTES for partition in partitions],
-            what="verify {:,} partitions",
+            description="verify {:,} partitions",
             jobs=JobSizes.EQUAL,
         )
     finally:

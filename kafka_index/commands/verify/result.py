@@ -691,7 +691,7 @@ class Verification(Result):
         order = [("topic", "ascending"), ("partition", "ascending")]
         return self.rows.take(pc.sort_indices(keys, order))
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the harmful rows, or all rows if none is harmful."""
         rows = self.to_arrow()
         harmful_rows = rows.filter(rows["harmful"])

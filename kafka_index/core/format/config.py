@@ -291,7 +291,7 @@ class LogConfig:
         )
 
 
-def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
+def to_choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     """Convert an enumeration member or its value.
 
     Raises `ConfigError` with the parameter's name for any other value.
@@ -308,7 +308,7 @@ def choice_of(kind: type[_Choice], value: object, name: str) -> _Choice:
     )
 
 
-def members_of(given: object) -> list[object] | None:
+def to_list_members(given: object) -> list[object] | None:
     """Return the members of a list, a tuple, a set, or a column of any library.
 
     None for anything else, such as a text, a mapping, or a table (whose members would be column
@@ -334,7 +334,7 @@ def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | No
     if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
         return topics
     reason = "it is not text"
-    members = members_of(topics)
+    members = to_list_members(topics)
     if isinstance(topics, str):
         try:
             return re.compile(topics)

@@ -32,7 +32,7 @@ COST_BYTES = 2 << 20
 # A bin becomes a Spark task. Small runs use smaller bins to keep several cores busy.
 _BIN_BYTES = 256 << 20
 _SMALL_BIN_BYTES = 16 << 20
-_FEW_BINS = 64
+_TARGET_BINS = 64
 # A failed run loses the current job, which should be a small part of a large run.
 _MAX_JOBS = 64
 _MIN_JOB_BYTES = 16 << 30
@@ -40,22 +40,26 @@ _MAX_JOB_BYTES = 1 << 40
 
 
 class JobSizes(Enum):
-    """How a run is divided into Spark jobs; results arrive when their job is complete."""
+    """How a run is divided into Spark jobs; results arrive when a job is complete."""
 
     ONE = auto()
-    """One job, whose results are needed together."""
+    """One job, since all results are needed at once."""
     EQUAL = auto()
-    """Jobs of about equal size; a failed run keeps the results of completed jobs."""
+    """Jobs of about equal size; the results of completed jobs survive a failed run."""
     GROWING = auto()
     """Each job has twice as many tasks as the previous one; the caller may stop early."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplittableTask(Generic[Result]):
-    """A task that can be split across threads.
+    """A task that threads can share.
 
-    Each of `parts` (at least one) is called with the attempt ID and returns a partial result.
-    `join` is called with all partial results in order and the attempt ID.
+    Attributes
+    ----------
+    parts : sequence of callable
+        At least one; each part is called with the attempt ID and returns a partial result.
+    join : callable
+        Called with all partial results, in order, and the attempt ID; returns the result.
     """
 
     parts: Sequence[Callable[[str], Any]]
@@ -69,15 +73,25 @@ class SplittableTask(Generic[Result]):
         return self.join([part(attempt_id) for part in self.parts], attempt_id)
 
 
+@dataclass(frozen=True, slots=True)
+class TaskSplitter(Generic[Task, Result]):
+    """A function for `Workers.run` whose tasks threads can share; Spark runs complete tasks."""
+
+    split: Callable[[Task], SplittableTask[Result]]
+
+    def __call__(self, task: Task, attempt_id: str) -> Result:
+        return self.split(task).run(attempt_id)
+
+
 class Listener(Protocol):
-    """Receives the progress of a run; by default it does nothing."""
+    """Receives the progress of a run; the default implementation does nothing."""
 
     def run_id(self) -> str:
         """Return the ID of a new run, for reports and names of temporary files."""
         return new_run_id()
 
-    def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, of listeners that show it
-        """Receive the total amount of work: a count with its nouns, and its bytes."""
+    def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, for subclasses
+        """Receive the total amount of work: a count, its singular and plural noun, and bytes."""
         return
 
     def on_begin(self) -> None:
@@ -88,7 +102,7 @@ class Listener(Protocol):
         """Receive an amount of completed work; called from any thread."""
         return
 
-    def on_units(self, done: int, total: int) -> None:  # noqa: ARG002, of listeners that show it
+    def on_units(self, completed_units: int, total_units: int) -> None:  # noqa: ARG002, for subclasses
         """Receive the number of completed progress units; called from any thread."""
         return
 
@@ -118,7 +132,7 @@ class Workers(Protocol):
 
     @property
     def driver_bytes(self) -> int:
-        """Bytes of tasks and results that this process has sent and received."""
+        """Bytes of tasks sent, and of results received, by this process."""
 
     def stop(self) -> None:
         """Cancel all runs of these workers; called from any thread."""
@@ -129,7 +143,7 @@ class Workers(Protocol):
         function: Callable[[Task, str], Result],
         *,
         sizes: Sequence[int],
-        what: str,
+        description: str,
         jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
         units: int | None = None,
@@ -138,33 +152,34 @@ class Workers(Protocol):
         """Yield the results of a function over tasks, starting when the first one is requested.
 
         Closing the generator cancels the run, and so does an exception of the function. Tasks, the
-        function and results are small and picklable; tasks start in the given order. The function
-        is called with a task and an attempt ID, which consists of letters, digits and underscores
-        and is unique among concurrent attempts. On threads it is one shared object, on Spark there
-        is a copy per Spark task.
+        function and results are small and picklable. Tasks start in the given order.
 
-        `sizes` are bytes per task. `what` is a description with a placeholder for the number of
-        tasks, such as ``verify {:,} partitions``, and optionally one for their ``{size}``.
-        `result_bytes` is the maximum size of a result, if it is much larger than its task. Results
-        arrive as they complete, or, if `ordered`, in the order of tasks. `units` is the number of
-        progress units of the run, by default one per task.
+        Parameters
+        ----------
+        tasks : sequence
+            The tasks.
+        function : callable
+            Called with a task and an attempt ID, which consists of letters, digits and underscores
+            and is unique among concurrent attempts. Threads share one function; each Spark task has
+            a copy. Threads share the parts of a task if the function is a `TaskSplitter`.
+        sizes : sequence of int
+            Bytes per task.
+        description : str
+            Description of a job, with a placeholder for the number of tasks, such as ``verify {:,}
+            partitions``, and optionally a placeholder ``{size}`` for the bytes of these tasks.
+        jobs : JobSizes
+            How tasks are divided into Spark jobs.
+        ordered : bool
+            Yield results in the order of tasks, not as tasks complete.
+        units : int, optional
+            Number of progress units of the run, by default one per task.
+        result_bytes : int
+            Maximum size of a result, if results are much larger than tasks.
         """
-
-    def run_parts(
-        self,
-        tasks: Sequence[Task],
-        divide: Callable[[Task], SplittableTask[Result]],
-        *,
-        sizes: Sequence[int],
-        what: str,
-        jobs: JobSizes = JobSizes.ONE,
-        ordered: bool = False,
-    ) -> Generator[Result, None, None]:
-        """Run splittable tasks; threads share their parts, a Spark task runs all parts of one."""
 
 
 class Engine(Protocol):
-    """The selected engine; it starts nothing before `start`."""
+    """The selected engine; only `start` starts threads or a Spark session."""
 
     @property
     def on_spark(self) -> bool:
@@ -186,19 +201,34 @@ class Engine(Protocol):
     ) -> AbstractContextManager[Workers]:
         """Start the workers of a command.
 
-        `after_failure` is the hint for the error of a failed job. `tasks` is the number of tasks
-        reported to the listener. `inputs` are paths that tasks read. `outputs` are existing, locked
-        folders or URIs that they write. Raises `KafkaIndexError` if the engine does not start, and
-        on exit if a task has failed.
+        Parameters
+        ----------
+        command : str
+            Name of the command.
+        after_failure : str
+            Hint for the error of a failed Spark job.
+        listener : Listener, optional
+            Receives the progress.
+        tasks : int
+            Total number of progress units that the listener receives.
+        inputs : sequence of str
+            Paths that tasks read.
+        outputs : sequence of str
+            Existing, locked folders or URIs that tasks write to.
+
+        Raises
+        ------
+        KafkaIndexError
+            The engine does not start; on exit, a task has failed.
         """
 
 
 def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[int]:
     """Assign each item to a bin so that all bins have about the same load.
 
-    Sizes have any unit. `overhead` is the fixed cost of an item in the same unit. Bins can be empty
-    if there are fewer items. Greedy: each item, largest first, goes to the bin with the smallest
-    load. So no bin exceeds the smallest bin by more than one item.
+    `overhead` is the fixed cost of an item, in the unit of `sizes`. If there are fewer items than
+    bins, some bins are empty. Greedy: each item, largest first, is added to the bin with the
+    smallest load. So no bin exceeds the smallest bin by more than one item.
     """
     if bins < 1:
         raise ValueError(f"tasks need one bin or more, not {bins}")
@@ -212,18 +242,15 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
 
 
 def count_bins(tasks: int, cost: int) -> int:
-    """Return the number of bins for tasks, on any engine.
-
-    `cost` is in bytes that could be read in the same time.
-    """
-    bin_bytes = min(max(cost // _FEW_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
+    """Return the number of bins for tasks; the unit of `cost` is the time to read one byte."""
+    bin_bytes = min(max(cost // _TARGET_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
     return max(min(tasks, -(-cost // bin_bytes)), 1)
 
 
 def split_jobs(costs: Sequence[int], jobs: JobSizes, workers: int) -> Iterator[tuple[int, int]]:
-    """Yield the range of tasks of each Spark job: its first task, and the one after its last.
+    """Yield the range of tasks of each Spark job: start and exclusive end.
 
-    Costs have the unit of `count_bins`; as many tasks as `workers` run concurrently.
+    Costs have the unit of `count_bins`. `workers` is the number of concurrent tasks.
     """
     if jobs is JobSizes.ONE:
         if costs:
@@ -242,7 +269,7 @@ def split_jobs(costs: Sequence[int], jobs: JobSizes, workers: int) -> Iterator[t
 
 
 def job_bytes(total_bytes: int) -> int:
-    """Return the cost of a job: many bins, but a small part of a large run."""
+    """Return the maximum cost of a job: many bins, but a small part of a large run."""
     return min(max(_MIN_JOB_BYTES, total_bytes // _MAX_JOBS), _MAX_JOB_BYTES)
 
 
@@ -253,8 +280,8 @@ def new_run_id() -> str:
 
 Job = TypeVar("Job")
 
-_FEWEST, _MOST = 2, 32
-# Bins of the running jobs. Spark prefers the first job; the others fill idle cores.
+_MIN_RUNNING_JOBS, _MAX_RUNNING_JOBS = 2, 32
+# Spark prefers the first running job. Bins of later jobs fill idle cores.
 _BINS_PER_CORE = 2
 
 
@@ -277,10 +304,10 @@ class Overlap(Generic[Job, Result]):
         #: Started jobs whose results have not been consumed.
         self.running: deque[tuple[Job, Future[Result]]] = deque()
         self._workers = workers
-        self._left = iter(jobs)
+        self._remaining_jobs = iter(jobs)
         self._run = run
         self._bins_of = bins_of
-        self._most = 1 if one_at_a_time else _MOST
+        self._most = 1 if one_at_a_time else _MAX_RUNNING_JOBS
         self._pool = ThreadPoolExecutor(self._most, thread_name_prefix="job")
 
     def __enter__(self) -> Self:
@@ -294,7 +321,7 @@ class Overlap(Generic[Job, Result]):
 
     def __iter__(self) -> Iterator[Result]:
         while True:
-            while self._may_start() and (job := next(self._left, None)) is not None:
+            while self._may_start() and (job := next(self._remaining_jobs, None)) is not None:
                 self.running.append((job, self._pool.submit(self._run, job)))
             if not self.running:
                 return
@@ -307,12 +334,12 @@ class Overlap(Generic[Job, Result]):
         if count >= self._most:
             return False
         bins = sum(self._bins_of(job) for job, _ in self.running)
-        return count < _FEWEST or bins < _BINS_PER_CORE * self._workers.count
+        return count < _MIN_RUNNING_JOBS or bins < _BINS_PER_CORE * self._workers.count
 
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
-    """The thread engine, by default with one thread per core, or two if an input is remote."""
+    """The thread engine, by default with one thread per core, or two threads for remote inputs."""
 
     threads: int | None = None
     on_spark = False
@@ -322,12 +349,11 @@ class ThreadEngine:
         self,
         command: str,
         *,
-        after_failure: str = "",  # noqa: ARG002, of `Engine.start`, as are the others
         listener: Listener | None = None,
-        tasks: int = 0,  # noqa: ARG002
         inputs: Sequence[str] = (),
-        outputs: Sequence[str] = (),  # noqa: ARG002
+        **_spark_parameters: object,
     ) -> Iterator[ThreadWorkers]:
+        """Yield thread workers; for the parameters, see `Engine.start`."""
         if listener is not None:
             listener.on_begin()
         workers = ThreadWorkers(self.threads or _default_threads(inputs), command)
@@ -338,7 +364,7 @@ class ThreadEngine:
 
 
 def _default_threads(inputs: Iterable[str]) -> int:
-    """Return one thread per core, or two for remote inputs, which wait half of the time."""
+    """Return one thread per core, or two for remote inputs, since reads wait half of the time."""
     return (os.cpu_count() or 1) * (2 if remote_among(inputs) else 1)
 
 
@@ -347,13 +373,11 @@ def map_requests(
 ) -> Generator[Result, None, None]:
     """Yield the results of a function over tasks in order, on threads that mostly wait."""
     with ThreadEngine(threads).start(name) as workers:
-        yield from workers.run(
-            tasks, lambda task, _: function(task), sizes=(), what="", ordered=True
-        )
+        yield from workers.run(tasks, lambda task, _: function(task), ordered=True)
 
 
 class ThreadWorkers:
-    """Thread workers; each run starts `count` threads of its own."""
+    """Thread workers; each run starts `count` separate threads."""
 
     in_process = True
     driver_bytes = 0
@@ -368,29 +392,17 @@ class ThreadWorkers:
         tasks: Sequence[Task],
         function: Callable[[Task, str], Result],
         *,
-        sizes: Sequence[int],
-        what: str,
-        jobs: JobSizes = JobSizes.ONE,
         ordered: bool = False,
-        units: int | None = None,  # noqa: ARG002, the caller counts results
-        result_bytes: int = 0,  # noqa: ARG002
+        **_spark_parameters: object,
     ) -> Generator[Result, None, None]:
-        def divide(task: Task) -> SplittableTask[Result]:
-            return SplittableTask([partial(function, task)], _only)
+        """Yield the results of a function over tasks; for the parameters, see `Workers.run`."""
 
-        return self.run_parts(tasks, divide, sizes=sizes, what=what, jobs=jobs, ordered=ordered)
+        def split(task: Task) -> SplittableTask[Result]:
+            if isinstance(function, TaskSplitter):
+                return function.split(task)
+            return SplittableTask([partial(function, task)], _single_result)
 
-    def run_parts(
-        self,
-        tasks: Sequence[Task],
-        divide: Callable[[Task], SplittableTask[Result]],
-        *,
-        sizes: Sequence[int],  # noqa: ARG002, of `Workers.run_parts`, as are the others
-        what: str,  # noqa: ARG002
-        jobs: JobSizes = JobSizes.ONE,  # noqa: ARG002
-        ordered: bool = False,
-    ) -> Generator[Result, None, None]:
-        run = _Run(tasks, divide, self.count, self._name)
+        run = _Run(tasks, split, self.count, self._name)
         self._runs.append(run)
         try:
             with closing(run.results(ordered=ordered)) as results:
@@ -404,12 +416,12 @@ class ThreadWorkers:
             run.shutdown()
 
 
-def _only(results: list[Any], _attempt_id: str) -> Any:
+def _single_result(results: list[Any], _attempt_id: str) -> Any:
     return results[0]
 
 
 @dataclass(eq=False, slots=True)
-class _Running(Generic[Result]):
+class _RunningTask(Generic[Result]):
     """A splittable task in progress."""
 
     number: int
@@ -419,22 +431,19 @@ class _Running(Generic[Result]):
 
 
 class _Run(Generic[Task, Result]):
-    """A function applied to tasks on threads.
-
-    Tasks start only a few ahead of the consumed results.
-    """
+    """A run of tasks on threads, which starts few tasks before earlier results are consumed."""
 
     def __init__(
         self,
         tasks: Sequence[Task],
-        divide: Callable[[Task], SplittableTask[Result]],
+        split: Callable[[Task], SplittableTask[Result]],
         threads: int,
         name: str,
     ) -> None:
         self._tasks = enumerate(tasks)
-        self._divide = divide
+        self._split = split
         self._startable = 2 * threads
-        self._parts: deque[tuple[_Running[Result], int]] = deque()
+        self._parts: deque[tuple[_RunningTask[Result], int]] = deque()
         self._done: deque[tuple[int, Result]] = deque()
         self._error: BaseException | None = None
         self._is_stopped = False
@@ -447,20 +456,20 @@ class _Run(Generic[Task, Result]):
 
     def results(self, *, ordered: bool) -> Generator[Result, None, None]:
         """Yield the results; then raise the error that ended the run early, if any."""
-        waiting: dict[int, Result] = {}
-        following = 0
+        pending_results: dict[int, Result] = {}
+        next_number = 0
         try:
             for thread in self._threads:
                 with self._changed:
                     self._alive += 1
                 thread.start()
-            while (done := self._next_done()) is not None:
-                number, result = done
+            while (numbered_result := self._next_result()) is not None:
+                number, result = numbered_result
                 if ordered:
-                    waiting[number] = result
-                    while following in waiting:
-                        yield waiting.pop(following)
-                        following += 1
+                    pending_results[number] = result
+                    while next_number in pending_results:
+                        yield pending_results.pop(next_number)
+                        next_number += 1
                         self._start_more()
                 else:
                     yield result
@@ -471,7 +480,7 @@ class _Run(Generic[Task, Result]):
             raise self._error
 
     def shutdown(self) -> None:
-        """Start no further parts, and wait for the running ones."""
+        """Start no further parts, and wait for running parts."""
         with self._changed:
             self._is_stopped = True
             self._changed.notify_all()
@@ -479,8 +488,8 @@ class _Run(Generic[Task, Result]):
             if thread.is_alive():
                 thread.join()
 
-    def _next_done(self) -> tuple[int, Result] | None:
-        """Wait for a result; None if there are no more."""
+    def _next_result(self) -> tuple[int, Result] | None:
+        """Wait for a result; return None if no task is left."""
         while True:
             try:
                 with self._changed:
@@ -488,8 +497,8 @@ class _Run(Generic[Task, Result]):
                         self._changed.wait()
                     return self._done.popleft() if self._done else None
             except BaseException as error:
-                # On a signal, running parts finish and their results are yielded. A second signal
-                # aborts.
+                # After a signal, running parts finish, and their results are yielded. A second
+                # signal aborts.
                 if self._error is not None:
                     raise
                 with self._changed:
@@ -506,20 +515,20 @@ class _Run(Generic[Task, Result]):
         self._is_stopped = True
         self._changed.notify_all()
 
-    def _next_part(self) -> tuple[_Running[Result], int] | None:
-        """Wait for a part to run; None if there are no more."""
+    def _next_part(self) -> tuple[_RunningTask[Result], int] | None:
+        """Wait for a part to run; return None if no part is left."""
         with self._changed:
             while not self._is_stopped:
                 if self._parts:
                     return self._parts.popleft()
                 if self._startable:
-                    following = next(self._tasks, None)
-                    if following is None:
+                    numbered_task = next(self._tasks, None)
+                    if numbered_task is None:
                         return None
-                    number, task = following
-                    divided = self._divide(task)
-                    count = len(divided.parts)
-                    running = _Running(number, divided, count, [None] * count)
+                    number, task = numbered_task
+                    splittable = self._split(task)
+                    count = len(splittable.parts)
+                    running = _RunningTask(number, splittable, count, [None] * count)
                     self._parts.extend((running, at) for at in range(count))
                     self._startable -= 1
                     self._changed.notify_all()
@@ -528,7 +537,7 @@ class _Run(Generic[Task, Result]):
             return None
 
     def _work(self, attempt_id: str) -> None:
-        """Run parts until there are none left."""
+        """Run parts until no part is left."""
         try:
             while (part := self._next_part()) is not None:
                 running, at = part

@@ -19,7 +19,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
-from kafka_index.core.format.config import choice_of, members_of, topics_pattern
+from kafka_index.core.format.config import to_choice, to_list_members, topics_pattern
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import is_legal_topic
 from kafka_index.core.format.strings import parse_bytes
@@ -56,9 +56,10 @@ class Group(Enum):
 
 
 class ArgumentError(ConfigError):
-    """Arguments that cannot be combined; the message contains field names in braces.
+    """An invalid combination of arguments.
 
-    Python callers see argument names, and command-line users see option names.
+    The message has field names in braces. `name_fields` replaces them by option names; without it,
+    they are Python argument names.
     """
 
     def name_fields(self, name_of: Callable[[str], str]) -> None:
@@ -110,8 +111,8 @@ class Kind:
     def convert(self, value: Any, name: str, now: int) -> Any:  # noqa: ARG002, of other kinds
         """Convert a value.
 
-        Raises `ConfigError` or `InputError`. `Request.build` prefixes its message with the name of
-        the option or argument, unless the message starts with it.
+        Raises `ConfigError` or `InputError`. `Request.build` prefixes the message with the name of
+        the option or argument, unless the message starts with this name.
         """
         return value
 
@@ -134,7 +135,7 @@ class Kind:
         )
 
     def combine(self, values: Sequence[Any]) -> Any:
-        """Combine the values of all options of a field; None if none is given."""
+        """Combine the values of all options of a field; the value of a missing option is None."""
         return values[0]
 
 
@@ -165,8 +166,8 @@ def parameter(
     By default the option is named like the field. A field without a default is required. A
     positional argument (`is_argument`) has no option name.
     """
-    shown = Parameter(kind, help, group, names, default, metavar, is_argument)
-    return field(default=default, metadata={_PARAMETER: shown})
+    request_parameter = Parameter(kind, help, group, names, default, metavar, is_argument)
+    return field(default=default, metadata={_PARAMETER: request_parameter})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -183,19 +184,19 @@ class Request:
     @classmethod
     def build(
         cls,
-        given: Mapping[str, object],
+        values: Mapping[str, object],
         *,
         name_of: Callable[[str], str] = str,
         now: int | None = None,
     ) -> Self:
-        """Build a request from values by field name; None means a default of None.
+        """Build a request; a value of None sets a field only if its default is None.
 
         Parameters
         ----------
-        given : mapping of str to object
-            Option texts or Python arguments.
+        values : mapping of str to object
+            Option texts or Python arguments, by field name.
         name_of : callable
-            Maps a field name to its name in errors.
+            Returns the name of a field for error messages.
         now : int, optional
             The current time for relative times, in ms since the epoch.
 
@@ -204,15 +205,16 @@ class Request:
         ConfigError, InputError
             A value is invalid, or values cannot be combined.
         """
-        instant = now_ms() if now is None else now
-        known = parameters(cls)
+        now = now_ms() if now is None else now
+        parameter_by_name = parameters(cls)
         converted = {}
-        for name, value in given.items():
-            if value is not None or known[name].default is not None:
+        for name, value in values.items():
+            kind, default = parameter_by_name[name].kind, parameter_by_name[name].default
+            if value is not None or default is not None:
                 with naming(name_of(name)):
-                    converted[name] = known[name].kind.convert(value, name_of(name), instant)
-        for name, one in known.items():
-            if name not in converted and one.default is MISSING:
+                    converted[name] = kind.convert(value, name_of(name), now)
+        for name, request_parameter in parameter_by_name.items():
+            if name not in converted and request_parameter.default is MISSING:
                 raise ArgumentError(f"{name_of(name)} is required")
         try:
             return cls(**converted)
@@ -224,10 +226,12 @@ class Request:
 _Request = TypeVar("_Request", bound=Request)
 
 
-def parameters(kind: type[Request]) -> dict[str, Parameter]:
-    return {
-        each.name: each.metadata[_PARAMETER] for each in fields(kind) if _PARAMETER in each.metadata
+def parameters(request_class: type[Request]) -> dict[str, Parameter]:
+    """Return the parameters of a request class by field name."""
+    metadata = {
+        request_field.name: request_field.metadata for request_field in fields(request_class)
     }
+    return {name: data[_PARAMETER] for name, data in metadata.items() if _PARAMETER in data}
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,44 +277,41 @@ class CommandSpec:
 
     def work_on(self, engine: Engine) -> Callable[..., Any]:
         """Return the function to call on an engine."""
-        place = self.spark_work if engine.on_spark and self.spark_work else self.work
-        work: Callable[..., Any] = function_at(place)
+        function_path = self.spark_work if engine.on_spark and self.spark_work else self.work
+        work: Callable[..., Any] = import_object(function_path)
         return work
 
 
 def call(spec: CommandSpec, arguments: Mapping[str, object]) -> Any:
     """Run a command as a Python function, on threads of this process.
 
-    `arguments` are the function's arguments, as in `request_of`, plus the number of ``threads``. If
-    the report is streamed (`ReportSpec.is_streamed`), its rows are kept in memory as the result's
-    ``rows``.
+    `arguments` are the arguments for `build_request`, plus the number of ``threads``. If the report
+    is streamed (`ReportSpec.is_streamed`), the ``rows`` of the result are all report rows.
     """
     from kafka_index.core.job.engine import ThreadEngine  # noqa: PLC0415, slow to import
-    from kafka_index.core.job.result import KeptRows  # noqa: PLC0415, slow to import
+    from kafka_index.core.job.result import ReportRows  # noqa: PLC0415, slow to import
 
-    given = dict(arguments)
-    threads = given.pop("threads", None)
-    request = request_of(spec.request, given)
+    values = dict(arguments)
+    threads = values.pop("threads", None)
+    request = build_request(spec.request, values)
     count = None if threads is None else IntegerKind(1).convert(threads, "threads", 0)
-    columns = None if spec.report is None else function_at(spec.report)
-    kept = KeptRows(columns.schema) if columns is not None and columns.is_streamed else None
+    sink = None
+    if spec.report is not None and (report_spec := import_object(spec.report)).is_streamed:
+        sink = ReportRows(report_spec.schema)
     engine = ThreadEngine(count)
-    result = spec.work_on(engine)(request, engine, None, kept)
-    return result if kept is None else replace(result, rows=kept.to_table())
+    result = spec.work_on(engine)(request, engine, None, sink)
+    return result if sink is None else replace(result, rows=sink.to_table())
 
 
-def request_of(kind: type[_Request], arguments: Mapping[str, object]) -> _Request:
-    """Build a request from the arguments of a Python function.
-
-    ``paths`` are the inputs.
-    """
-    given = {"inputs" if name == "paths" else name: one for name, one in arguments.items()}
-    return kind.build(given, name_of=lambda name: "paths" if name == "inputs" else name)
+def build_request(request_class: type[_Request], arguments: Mapping[str, object]) -> _Request:
+    """Build a request from the arguments of a Python function; ``paths`` sets ``inputs``."""
+    values = {"inputs" if name == "paths" else name: value for name, value in arguments.items()}
+    return request_class.build(values, name_of=lambda name: "paths" if name == "inputs" else name)
 
 
-def function_at(place: str) -> Any:
+def import_object(function_path: str) -> Any:
     """Import the object ``module:name`` below this package."""
-    module, _, name = place.partition(":")
+    module, _, name = function_path.partition(":")
     return getattr(importlib.import_module(f"kafka_index.{module}"), name)
 
 
@@ -333,7 +334,7 @@ def input_path(value: object, name: str) -> str:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Prefix errors with the name of the option or argument; errors about a file have its path."""
+    """Prefix error messages with the name of an option or argument, unless errors have a path."""
     try:
         yield
     except (ConfigError, InputError) as error:
@@ -362,7 +363,7 @@ class PathsKind(Kind):
         self.metavar = f"{metavar}..." if takes_more else metavar
 
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002
-        members = None if isinstance(value, str) else members_of(value)
+        members = None if isinstance(value, str) else to_list_members(value)
         if members is None:
             return (input_path(value, name),)
         return tuple(input_path(path, name) for path in members)
@@ -392,10 +393,10 @@ class ChoiceKind(Kind):
 
     def __init__(self, members: type[StrEnum]) -> None:
         self._members = members
-        self.choices = tuple(each.value for each in members)
+        self.choices = tuple(member.value for member in members)
 
     def convert(self, value: Any, name: str, now: int) -> StrEnum:  # noqa: ARG002
-        return choice_of(self._members, value, name)
+        return to_choice(self._members, value, name)
 
 
 class ChoicesKind(Kind):
@@ -408,25 +409,25 @@ class ChoicesKind(Kind):
         self._members = members
 
     def convert(self, value: Any, name: str, now: int) -> frozenset[StrEnum]:  # noqa: ARG002
-        given = [value] if isinstance(value, str) else members_of(value)
-        if not given:
+        values = [value] if isinstance(value, str) else to_list_members(value)
+        if not values:
             raise wrong_value(f"{name} is not a list of choices", ", ".join(self._members), value)
         chosen: list[object] = []
-        for one in given:
+        for one in values:
             is_text = isinstance(one, str) and not isinstance(one, Enum)
             chosen += filter(None, map(str.strip, str(one).split(","))) if is_text else [one]
         if not chosen:
             raise wrong_value(f"{name} is not a list of choices", ", ".join(self._members), value)
-        return frozenset(choice_of(self._members, one, name) for one in chosen)
+        return frozenset(to_choice(self._members, one, name) for one in chosen)
 
 
 class IntegerKind(Kind):
-    """An integer from `least` to `most`; decimal on the command line."""
+    """An integer in a range; decimal on the command line."""
 
     metavar = "N"
 
-    def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
-        self._least, self._most = least, most
+    def __init__(self, minimum: int = 0, maximum: int = INT64_MAX) -> None:
+        self._minimum, self._maximum = minimum, maximum
 
     def convert(self, value: Any, name: str, now: int) -> int:  # noqa: ARG002
         number = value
@@ -435,12 +436,12 @@ class IntegerKind(Kind):
         if (
             isinstance(number, bool)
             or not isinstance(number, Integral)
-            or not self._least <= int(number) <= self._most
+            or not self._minimum <= int(number) <= self._maximum
         ):
-            expected = f"an integer from {self._least}"
-            if self._most != INT64_MAX:
-                expected += f" to {self._most}"
-            raise wrong_value(f"{name} is not a number in its range", expected, value)
+            expected = f"an integer from {self._minimum}"
+            if self._maximum != INT64_MAX:
+                expected += f" to {self._maximum}"
+            raise wrong_value(f"{name} is not a number in the valid range", expected, value)
         return int(number)
 
 
@@ -454,7 +455,7 @@ class ManyKind(Kind):
         self.metavar = kind.metavar
 
     def convert(self, value: Any, name: str, now: int) -> tuple[Any, ...]:
-        members = members_of(value)
+        members = to_list_members(value)
         if members is None:
             raise wrong_value(f"{name} is not a list", "a list", value)
         return tuple(self._kind.convert(member, name, now) for member in members)
@@ -465,38 +466,40 @@ class IntegersKind(Kind):
 
     metavar = "N,N..."
 
-    def __init__(self, least: int = 0, most: int = INT64_MAX) -> None:
-        self._member = IntegerKind(least, most)
+    def __init__(self, minimum: int = 0, maximum: int = INT64_MAX) -> None:
+        self._member = IntegerKind(minimum, maximum)
 
     def convert(self, value: Any, name: str, now: int) -> tuple[int, ...]:
-        members = value.split(",") if isinstance(value, str) else members_of(value)
+        members = value.split(",") if isinstance(value, str) else to_list_members(value)
         if members is None:
             raise wrong_value(f"{name} is not a list of integers", "a list of integers", value)
         return tuple(
-            self._member.convert(one.strip() if isinstance(one, str) else one, name, now)
-            for one in members
+            self._member.convert(member.strip() if isinstance(member, str) else member, name, now)
+            for member in members
         )
 
 
 class NumberKind(Kind):
-    """A number from `least` to `most`, or greater than `least`."""
+    """A number in a range; if `is_above`, the range does not include `minimum`."""
 
     metavar = "X"
 
-    def __init__(self, least: float, most: float = math.inf, *, is_above: bool = False) -> None:
-        self._least, self._most, self._is_above = least, most, is_above
+    def __init__(
+        self, minimum: float, maximum: float = math.inf, *, is_above: bool = False
+    ) -> None:
+        self._minimum, self._maximum, self._is_above = minimum, maximum, is_above
 
     def convert(self, value: Any, name: str, now: int) -> float:  # noqa: ARG002
         number = math.nan
         if not isinstance(value, bool) and isinstance(value, str | Real):
             with suppress(ValueError, OverflowError):
                 number = float(value)
-        is_in_range = self._least <= number <= self._most and math.isfinite(number)
-        if not is_in_range or (self._is_above and number == self._least):
-            expected = f"a number {'above' if self._is_above else 'from'} {self._least:g}"
-            if self._most != math.inf:
-                expected += f" to {self._most:g}"
-            raise wrong_value(f"{name} is not a number in its range", expected, value)
+        is_in_range = self._minimum <= number <= self._maximum and math.isfinite(number)
+        if not is_in_range or (self._is_above and number == self._minimum):
+            expected = f"a number {'above' if self._is_above else 'from'} {self._minimum:g}"
+            if self._maximum != math.inf:
+                expected += f" to {self._maximum:g}"
+            raise wrong_value(f"{name} is not a number in the valid range", expected, value)
         return number
 
 
@@ -510,14 +513,18 @@ class DurationKind(Kind):
         if isinstance(value, str):
             duration = timedelta(milliseconds=parse_duration_ms(value) or 0)
         if not isinstance(duration, timedelta) or duration <= timedelta():
-            raise wrong_value(f"{name} is not a duration", "such as 30s, 5m, 1h or 1d", value)
+            raise wrong_value(
+                f"{name} is not a duration", "a duration such as 30s, 5m, 1h or 1d", value
+            )
         return duration
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
         """Return the option, with its default in seconds."""
         default = parameter.default
-        text = f"{default.total_seconds():g}s" if isinstance(default, timedelta) else None
-        return tuple(replace(one, default=text) for one in Kind.options(self, parameter, names))
+        default_text = f"{default.total_seconds():g}s" if isinstance(default, timedelta) else None
+        return tuple(
+            replace(option, default=default_text) for option in Kind.options(self, parameter, names)
+        )
 
 
 class TextKind(Kind):
@@ -526,7 +533,7 @@ class TextKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> str:  # noqa: ARG002
         if not isinstance(value, str):
-            raise wrong_value(f"{name} is not text", "a text", value)
+            raise wrong_value(f"{name} is not a string", "a string", value)
         return value
 
 
@@ -559,7 +566,7 @@ class BytesKind(Kind):
             return value
         if isinstance(value, str):
             return parse_bytes(value)
-        raise wrong_value(f"{name} is not text or bytes", "a text or bytes", value)
+        raise wrong_value(f"{name} is not a string or bytes", "a string or bytes", value)
 
 
 class NamesKind(Kind):
@@ -567,24 +574,23 @@ class NamesKind(Kind):
 
     metavar = "LIST"
 
-    def __init__(self, known: Sequence[str] = ()) -> None:
-        self._known = tuple(known)
+    def __init__(self, choices: Sequence[str] = ()) -> None:
+        self._choices = tuple(choices)
 
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:  # noqa: ARG002
         if isinstance(value, str):
-            members: list[object] | None = [one.strip() for one in value.split(",")]
+            members: list[object] | None = [member.strip() for member in value.split(",")]
         else:
-            members = members_of(value)
-        if members is None or not all(isinstance(one, str) for one in members):
-            raise wrong_value(f"{name} is not a list of texts", "a list of texts", value)
-        names = tuple(str(one) for one in members if one)
-        unknown = [one for one in names if self._known and one not in self._known]
-        if unknown or not names:
-            raise wrong_value(
-                f"{name}: {unknown[0] if unknown else 'nothing'} is not one of the choices",
-                ", ".join(self._known) or "a name",
-                value,
-            )
+            members = to_list_members(value)
+        if members is None or not all(isinstance(member, str) for member in members):
+            raise wrong_value(f"{name} is not a list of names", "a list of strings", value)
+        names = tuple(str(member) for member in members if member)
+        unknown = [member for member in names if self._choices and member not in self._choices]
+        expected = ", ".join(self._choices) or "a name"
+        if not names:
+            raise wrong_value(f"{name} is empty", expected, value)
+        if unknown:
+            raise wrong_value(f"{name}: {unknown[0]} is not one of the choices", expected, value)
         return names
 
 
@@ -615,6 +621,6 @@ class TimeKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> Moment:
         with naming(name):
-            moment = Moment(parse_time(value, now=now))
-        moment.given = value
-        return moment
+            timestamp = Moment(parse_time(value, now=now))
+        timestamp.given = value
+        return timestamp

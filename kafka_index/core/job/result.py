@@ -29,7 +29,7 @@ MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
 _GAP = "  "
-_Named = TypeVar("_Named", bound=StrEnum)
+_StatusValue = TypeVar("_StatusValue", bound=StrEnum)
 
 
 #: The first columns of reports about partitions or files.
@@ -45,17 +45,18 @@ _FIRST_COLUMNS = (
 
 
 def report_schema(
-    own: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
+    columns: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
 ) -> pa.Schema:
-    """Return the schema of a report: common columns, then its own; `required` are not nullable."""
-    needed = set(required)
+    """Return common columns followed by `columns`; columns in `required` are not nullable."""
+    required_names = set(required)
     return pa.schema(
-        pa.field(name, kind, nullable=name not in needed) for name, kind in (*_FIRST_COLUMNS, *own)
+        pa.field(name, column_type, nullable=name not in required_names)
+        for name, column_type in (*_FIRST_COLUMNS, *columns)
     )
 
 
 def report_table(rows: Iterable[object], schema: pa.Schema) -> pa.Table:
-    """Convert objects to report rows; columns without a matching attribute are null."""
+    """Convert objects to report rows; a column is null if the object has no such attribute."""
     names = schema.names
     return pa.Table.from_pylist(
         [{name: getattr(row, name, None) for name in names} for row in rows], schema=schema
@@ -75,7 +76,7 @@ class RunOutcome(StrEnum):
 
     @classmethod
     def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
-        """Return the outcome of a run with failed parts, each retriable or not."""
+        """Return the outcome of a run; `retriable` has one value per failed part."""
         causes = set(retriable)
         return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
 
@@ -96,10 +97,16 @@ class RunOutcome(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OffsetGap:
-    """A range of offsets that no batch of a partition contains; `end_offset` is exclusive.
+    """A range of offsets that no batch of a partition contains.
 
-    If `is_lost`, compaction did not remove them; otherwise the cause is unknown. `path` is the log
-    with the next batch, at `position_bytes`.
+    Attributes
+    ----------
+    end_offset : int
+        End of the range, exclusive.
+    is_lost : bool
+        Compaction did not remove the records. If False, the cause is unknown.
+    path, position_bytes
+        The log file and position of the next batch.
     """
 
     topic: str
@@ -127,7 +134,7 @@ class OffsetGap:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Missing offsets in the logs that were read: the first ranges, and the number of others."""
+    """Missing offsets in the logs that were read: the first ranges, and a count of more ranges."""
 
     ranges: tuple[OffsetGap, ...] = ()
     more: int = 0
@@ -147,12 +154,12 @@ class MissingOffsets:
         return {"count": self.count, "ranges": ranges}
 
     @classmethod
-    def joined(cls, parts: Iterable[Self]) -> Self:
+    def joined(cls, missing_offsets: Iterable[Self]) -> Self:
         """Combine the missing offsets of several partitions; lost ranges come first."""
-        found = list(parts)
-        ranges = [gap for part in found for gap in part.ranges]
+        partitions = list(missing_offsets)
+        ranges = [gap for part in partitions for gap in part.ranges]
         ranges.sort(key=lambda gap: not gap.is_lost)
-        more = sum(part.more for part in found) + max(len(ranges) - MAX_GAPS, 0)
+        more = sum(part.more for part in partitions) + max(len(ranges) - MAX_GAPS, 0)
         return cls(tuple(ranges[:MAX_GAPS]), more)
 
 
@@ -169,11 +176,9 @@ GOOD, NOTABLE, BAD = Severity.GOOD, Severity.NOTABLE, Severity.BAD
 
 @dataclass(frozen=True, slots=True)
 class Conclusion:
-    """The conclusion of a run in one line.
+    """The conclusion of a run in one line, and a suggested command.
 
-    Only here may "nothing", "all" and "safe" be used.
-
-    `next_command` is a suggested command, if any.
+    Only a conclusion may use the words "nothing", "all" and "safe".
     """
 
     severity: Severity
@@ -183,10 +188,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A row of the status table: a status, its numbers, and its meaning.
-
-    The size in bytes, if any, is the last number.
-    """
+    """A row of the status table: status, numbers, size in bytes if any, and meaning."""
 
     name: str
     numbers: tuple[int, ...]
@@ -196,10 +198,10 @@ class Status:
 
 
 def count_statuses(
-    found: Iterable[_Named], meanings: Mapping[_Named, tuple[Severity, str]]
+    values: Iterable[_StatusValue], meanings: Mapping[_StatusValue, tuple[Severity, str]]
 ) -> list[Status]:
-    """Return a row for each status that was found, in the order of the meanings."""
-    counts = Counter(found)
+    """Return a row for each status in `values`, in the order of the meanings."""
+    counts = Counter(values)
     return [
         Status(status.value, (counts[status],), *meaning)
         for status, meaning in meanings.items()
@@ -214,9 +216,9 @@ class Section:
     Attributes
     ----------
     lines : sequence of str
-        The first lines; `total` includes the omitted ones.
+        The first lines; `total` includes omitted lines.
     noun : str, optional
-        What a line describes, for "and 3 more partitions".
+        Singular of the thing that a line describes, for "and 3 more partitions".
     after : str
         Text after the number of omitted lines.
     is_detail : bool
@@ -239,7 +241,7 @@ class Section:
 class Meaning:
     """The meaning of a value in the column whose values an HTML page counts.
 
-    `command` is a command line that shows more about a row, with column names in braces.
+    `command` is a command line that shows details of a row. Column names are in braces.
     """
 
     severity: Severity
@@ -249,10 +251,10 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of a column of the report on a page; without values the page leaves it out.
+    """A plot of a column of the report; a page omits plots without values.
 
-    It has a bar for each row, or for each ``start_timestamp_ms`` if the rows have times.
-    `is_histogram`: the column is JSON, counts by the smallest size of a bin.
+    The plot has a bar for each row, or for each ``start_timestamp_ms`` if the rows have times. If
+    `is_histogram`, the column contains JSON with the count of each bin by its smallest size.
     """
 
     title: str
@@ -268,23 +270,23 @@ class PageColumns:
     Attributes
     ----------
     nouns : str
-        What is counted, such as ``segments``.
+        The counted things, such as ``segments``.
     found_in : tuple of str
-        Columns with findings. A row is counted by the first one that is not null; its severity is
-        the worst of all.
+        Columns with findings. A row is counted by its first finding that is not null, and has the
+        worst severity of its findings.
     meanings : mapping of str to Meaning
-        The values of these columns, best first.
+        The meanings of findings, best first.
     units, unit_values
-        A column and its values that select the counted rows. All rows if `units` is None; any
-        non-null value if `unit_values` is empty.
+        A column, and the values of counted rows. If `units` is None, all rows are counted. If
+        `unit_values` is empty, rows with any value are counted.
     weight : str, optional
         A column with the number of units of a row; by default 1.
     worst_where : str, optional
-        A boolean column: only rows with True are bad.
+        A boolean column; a row is bad only if the value is True.
     decided_by : tuple of str and mapping of str to Severity, optional
-        A column, and the severities of rows with some of its values, whatever else was found.
+        A column, and severities by value, which override the severities of findings.
     rows_are_segments : bool
-        Whether the rows are segments with ``log_path``. Otherwise the run passes segments to
+        Rows are segments with ``log_path``. If False, the run passes segments to
         `ReportSink.add_segments`.
     plots : tuple of Plot
         Plots of columns.
@@ -313,9 +315,9 @@ class ReportSpec:
     page : PageColumns, optional
         How an HTML page counts the rows; if None, the command has no page.
     is_streamed : bool
-        Whether rows are written to the `ReportSink` while they arrive, because their number is not
-        bounded. The result's ``rows`` are then all rows for a Python function, otherwise the first
-        notable ones. If False, the rows are the same as in `Result.to_arrow`.
+        Rows are written to the `ReportSink` while they arrive, because their number is not bounded.
+        The ``rows`` of the result are then all rows for a Python function, and the first notable
+        rows for a command. If False, `Result.to_arrow` returns the rows.
     """
 
     schema: pa.Schema
@@ -330,7 +332,7 @@ class ReportSink(Protocol):
         """Add rows with the columns of the report."""
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Add the input segments that a page draws; they are read when the page is written."""
+        """Add the input segments for plots; the iterable is consumed when the page is written."""
 
     def publish(self, conclusion: Conclusion, extra_files: Mapping[str, str]) -> None:
         """Publish the report durably before the run continues; no more rows may follow.
@@ -339,8 +341,8 @@ class ReportSink(Protocol):
         """
 
 
-class KeptRows:
-    """A `ReportSink` that keeps the rows in memory, for Python functions."""
+class ReportRows:
+    """A `ReportSink` that collects the rows in memory, for Python functions."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._tables = [schema.empty_table()]
@@ -361,9 +363,9 @@ class KeptRows:
 class Result(ABC):
     """The result of a function of this package: a conclusion, counts, and a table of rows.
 
-    It prints the conclusion and the first rows, in notebooks as a table. It implements Arrow's C
-    stream interface: ``pyarrow.table(result)``, ``polars.DataFrame(result)``, or ``SELECT * FROM
-    result`` in DuckDB.
+    Its representation is the conclusion and the first rows, in notebooks as a table. A result
+    implements Arrow's C stream interface: ``pyarrow.table(result)``, ``polars.DataFrame(result)``,
+    or ``SELECT * FROM result`` in DuckDB.
     """
 
     __slots__ = ()
@@ -379,20 +381,17 @@ class Result(ABC):
     @property
     @abstractmethod
     def headline(self) -> str:
-        """What was done or found.
-
-        `conclusion` adds unread entries and missing offsets.
-        """
+        """A sentence about the work or the findings, without unread entries and missing offsets."""
 
     @property
     def conclusion(self) -> Conclusion:
         """The conclusion, printed in the terminal, the summary, HTML pages and notebooks."""
         severity = {RunOutcome.DONE: GOOD, RunOutcome.ENVIRONMENT: NOTABLE}.get(self.outcome, BAD)
-        return Conclusion(severity, self._verdict(), self.next_command)
+        return Conclusion(severity, self._conclusion_text(), self.next_command)
 
     @property
     def statuses(self) -> Sequence[Status]:
-        """Rows of the status table; empty if there is no such table."""
+        """Rows of the status table; empty if the result has no status table."""
         return ()
 
     @property
@@ -432,7 +431,7 @@ class Result(ABC):
 
     @property
     def unread(self) -> Sequence[str]:
-        """Input entries that were not read, with reasons; if there are any, `ok` is False."""
+        """Input entries that were not read, with reasons; if any exists, `ok` is False."""
         return ()
 
     @property
@@ -489,38 +488,40 @@ class Result(ABC):
             An input, an output or a setting was rejected.
         """
         if self.outcome is RunOutcome.DAMAGE:
-            raise DamageError(f"{self.command}: {self._verdict()}")
+            raise DamageError(f"{self.command}: {self._conclusion_text()}")
         if self.outcome is RunOutcome.ENVIRONMENT:
-            raise ReadError(f"{self.command}: {self._verdict()}", hint="make the same call again")
+            raise ReadError(f"{self.command}: {self._conclusion_text()}", hint="repeat the call")
         if self.outcome is RunOutcome.USAGE:
-            raise InputError(f"{self.command}: {self._verdict()}")
+            raise InputError(f"{self.command}: {self._conclusion_text()}")
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return the rows to print first, by default all rows."""
         return self.to_arrow()
 
-    def _rest(self, count: int) -> str:
+    def _format_hidden_count(self, count: int) -> str:
         """Return the line after the first rows."""
-        return f"and {count:,} rows more: to_arrow() has all"
+        return f"and {count:,} more rows; to_arrow() returns all rows"
 
-    def _verdict(self) -> str:
+    def _conclusion_text(self) -> str:
         """Return the headline, the first unread entry, and the first lost offsets."""
         parts = [self.headline]
         if self.unread:
             entries = plural(len(self.unread), "entry", "entries")
             parts.append(f"{entries} not read, such as {self.unread[0]}")
-        lost = self.missing_offsets.lost
-        if lost:
-            parts.append(f"offsets are missing in {plural(len(lost), 'place')}, such as {lost[0]}")
+        lost_ranges = self.missing_offsets.lost
+        if lost_ranges:
+            count = plural(len(lost_ranges), "offset range")
+            parts.append(f"{count} missing, such as {lost_ranges[0]}")
         return "; ".join(parts)
 
-    def _mark(self) -> str:
+    def _outcome_word(self) -> str:
         """Return the outcome in a word."""
         return "ok" if self.ok else self.outcome.value
 
     def __bool__(self) -> bool:
         """Raise `TypeError`, because results would always be true, even if not ok."""
-        raise TypeError(f"a {type(self).__name__} is neither true nor false: ask for its ok")
+        name = type(self).__name__
+        raise TypeError(f"a {name} is neither true nor false; use {name}.ok")
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """Export the rows through Arrow's C stream interface."""
@@ -528,35 +529,35 @@ class Result(ABC):
 
     def __repr__(self) -> str:
         """Return the conclusion, counts and first rows, less than a screen."""
-        table = self._shown()
+        table = self._preview_rows()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
-        lines = [f"{type(self).__name__}: {printable(self._verdict())}"[:_TEXT_WIDTH]]
+        lines = [f"{type(self).__name__}: {printable(self._conclusion_text())}"[:_TEXT_WIDTH]]
         lines += [counts[:_TEXT_WIDTH]] if counts else []
-        lines += _table_lines(table.slice(0, _TEXT_ROWS))
+        lines += _format_table(table.slice(0, _TEXT_ROWS))
         if table.num_rows > _TEXT_ROWS:
-            lines.append(self._rest(table.num_rows - _TEXT_ROWS))
-        following = f"next: {self.next_command}"
+            lines.append(self._format_hidden_count(table.num_rows - _TEXT_ROWS))
+        next_line = f"next: {self.next_command}"
         # A shortened command could not be run.
-        if self.next_command and len(following) <= _TEXT_WIDTH:
-            lines.append(following)
+        if self.next_command and len(next_line) <= _TEXT_WIDTH:
+            lines.append(next_line)
         return "\n".join(lines)
 
     def _repr_html_(self) -> str:
         """Return the conclusion and first rows for a notebook."""
-        table = self._shown()
-        first = table.slice(0, _HTML_ROWS)
+        table = self._preview_rows()
+        shown_rows = table.slice(0, _HTML_ROWS)
         head = "".join(f"<th>{html.escape(name)}</th>" for name in table.column_names)
         body = "".join(
             f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>"
-            for row in _cells(first)
+            for row in _format_cells(shown_rows)
         )
-        rest = table.num_rows - first.num_rows
-        more = f"<p>{self._rest(rest)}</p>" if rest else ""
+        hidden_count = table.num_rows - shown_rows.num_rows
+        more = f"<p>{self._format_hidden_count(hidden_count)}</p>" if hidden_count else ""
         if self.next_command:
             more += f"<p>next: <code>{html.escape(self.next_command)}</code></p>"
         return (
-            f"<div><p><strong>{html.escape(self.command)}: {self._mark()}</strong>: "
-            f"{html.escape(printable(self._verdict()))}</p>"
+            f"<div><p><strong>{html.escape(self.command)}: {self._outcome_word()}</strong>: "
+            f"{html.escape(printable(self._conclusion_text()))}</p>"
             f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>"
         )
 
@@ -589,21 +590,23 @@ class TableResult(Result):
         return self.rows
 
 
-def _pandas_type(kind: pa.DataType) -> object | None:
+def _pandas_type(arrow_type: pa.DataType) -> object | None:
     """Return the nullable pandas type for integers; None for other types."""
-    if not pa.types.is_integer(kind):
+    if not pa.types.is_integer(arrow_type):
         return None
     import pandas as pd  # noqa: PLC0415, optional
 
-    found: object = pd.api.types.pandas_dtype(str(kind).replace("int", "Int").replace("u", "U"))
-    return found
+    pandas_type: object = pd.api.types.pandas_dtype(
+        str(arrow_type).replace("int", "Int").replace("u", "U")
+    )
+    return pandas_type
 
 
-def _table_lines(table: pa.Table) -> list[str]:
+def _format_table(table: pa.Table) -> list[str]:
     """Format the columns that have values and fit the width."""
-    rows = _cells(table)
+    rows = _format_cells(table)
     lines = [""] * (len(rows) + 1)
-    left = 0
+    hidden_columns = 0
     for name, column, cells in zip(
         table.column_names, table.columns, zip(*rows, strict=True), strict=False
     ):
@@ -612,27 +615,27 @@ def _table_lines(table: pa.Table) -> list[str]:
         texts = [name, *cells]
         width = max(map(len, texts))
         if len(lines[0]) + len(_GAP) + width > _TEXT_WIDTH:
-            left += 1
+            hidden_columns += 1
             continue
         gap = _GAP if lines[0] else ""
         lines = [f"{line}{gap}{text:<{width}}" for line, text in zip(lines, texts, strict=True)]
-    if left:
-        lines[0] += f"{_GAP}(+{left})"
+    if hidden_columns:
+        lines[0] += f"{_GAP}(+{hidden_columns})"
     return [line.rstrip() for line in lines if line] if rows else []
 
 
-def _cells(table: pa.Table) -> list[Sequence[str]]:
-    columns = [map(_text, column.to_pylist()) for column in table.columns]
+def _format_cells(table: pa.Table) -> list[Sequence[str]]:
+    columns = [map(_format_cell, column.to_pylist()) for column in table.columns]
     return list(zip(*columns, strict=True))
 
 
-def _text(value: object) -> str:
-    return "" if value is None else _short(printable(str(value)), _CELL_WIDTH)
+def _format_cell(value: object) -> str:
+    return "" if value is None else _shorten(printable(str(value)), _CELL_WIDTH)
 
 
-def _short(text: str, width: int) -> str:
-    """Shorten a text in its first half, since paths and names differ at their ends."""
+def _shorten(text: str, width: int) -> str:
+    """Omit a middle part of a text, but little of its end, since paths differ at their ends."""
     if len(text) <= width:
         return text
-    kept = width // 4
-    return f"{text[:kept]}…{text[kept + 1 - width :]}"
+    prefix_length = width // 4
+    return f"{text[:prefix_length]}…{text[prefix_length + 1 - width :]}"

@@ -105,7 +105,7 @@ def find_matches(
             some,
             match,
             sizes=[split.size_bytes for split in some],
-            what="search {:,} splits of records",
+            description="search {:,} splits of records",
             jobs=JobSizes.GROWING,
             ordered=True,
             result_bytes=max_bytes,

@@ -179,7 +179,7 @@ class RecordStream(Result):
     def _partitions(self) -> int:
         return len({(split.topic, split.partition) for split in self._plan.splits})
 
-    def _shown(self) -> pa.Table:
+    def _preview_rows(self) -> pa.Table:
         """Return a row per partition, from its splits. No records are read to print it."""
         rows = []
         for (topic, partition), own in groupby(
@@ -198,11 +198,11 @@ class RecordStream(Result):
             )
         return pa.Table.from_pylist(rows, schema=_SPLITS)
 
-    def _rest(self, count: int) -> str:
+    def _format_hidden_count(self, count: int) -> str:
         return f"and {plural(count, 'more partition')}"
 
-    def _mark(self) -> str:
-        return f"not {self._verb} yet" if self._records is None else super()._mark()
+    def _outcome_word(self) -> str:
+        return f"not {self._verb} yet" if self._records is None else super()._outcome_word()
 
 
 class SearchedRecords(RecordStream):

@@ -217,7 +217,7 @@ def find_writers(
             splits,
             lambda split, _: _find_writers([split], settings, options, None),
             sizes=[split.size_bytes for split in splits],
-            what="find the schemas of {:,} splits of records",
+            description="find the schemas of {:,} splits of records",
         ):
             for place, one in counts.items():
                 found[place].add(one)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from kafka_index.cli.html import page
-from kafka_index.cli.html.page import rank_rows
+from kafka_index.cli.html.page import row_severities
 from kafka_index.commands.build.result import BUILD_REPORT, FILE_SCHEMA
 from kafka_index.core.job.result import Severity
 from kafka_index.core.log.recovery.settings import SegmentReport
@@ -46,7 +46,9 @@ def test_row_of_build_is_bad_exactly_if_its_segment_is_damaged(
     row = SegmentReport("topic", 0, 0, "log", 1, status=status, reason_code=code)
     page = BUILD_REPORT.page
     assert page is not None
-    (rank,) = rank_rows(pa.table({"status": [status], "reason_code": [code]}), page).to_pylist()
+    (rank,) = row_severities(
+        pa.table({"status": [status], "reason_code": [code]}), page
+    ).to_pylist()
     assert rank == (Severity.BAD if row.is_damage else Severity.GOOD)
 
 

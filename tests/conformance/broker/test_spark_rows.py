@@ -31,11 +31,11 @@ _WILD = "history.wild"
 _SOME = ("orders.eu-west_1", "zstd__", "profiles.compacted", "payments", "log.append-time")
 #: What both refuse, and what ours says.
 _BOTH_FAIL = {
-    "wild": "a value that Spark cannot represent",
+    "wild": "Spark cannot represent a value",
     "start that is trimmed": "the log does not have the starting offset",
     "end after the log": "the log does not have the ending offset",
-    "partition left out": "bounds by partition omit partitions",
-    "no such topic": "the topic is not in the logs",
+    "partition left out": "partitions have no bounds",
+    "no such topic": "does not exist in the logs",
     "no record as late": "no record is at or after the starting timestamp",
     "start after an end in time": "starts after its end",
     "start after the log, without fail": "starts after its end",

@@ -17,6 +17,7 @@ from kafka_index.core.job.engine import (
     COST_BYTES,
     JobSizes,
     SplittableTask,
+    TaskSplitter,
     ThreadEngine,
     balance,
     count_bins,
@@ -38,9 +39,11 @@ def collect(found: Iterable[int], seen: list[int]) -> None:
 def test_ordered_results_keep_the_order_of_tasks(threads: int) -> None:
     works = range(200)
     with ThreadEngine(threads).start("test") as workers:
-        result = workers.run(works, double, sizes=works, what="{} works", ordered=True)
+        result = workers.run(works, double, sizes=works, description="{} works", ordered=True)
         assert list(result) == [2 * work for work in works]
-        assert sorted(workers.run(works, double, sizes=works, what="")) == [2 * n for n in works]
+        assert sorted(workers.run(works, double, sizes=works, description="")) == [
+            2 * n for n in works
+        ]
 
 
 def test_unordered_results_arrive_as_completed() -> None:
@@ -52,7 +55,7 @@ def test_unordered_results_arrive_as_completed() -> None:
         return work
 
     with ThreadEngine(2).start("test") as workers:
-        result = workers.run(range(4), wait_for_others, sizes=[1] * 4, what="")
+        result = workers.run(range(4), wait_for_others, sizes=[1] * 4, description="")
         assert {next(result) for _ in range(3)} == {1, 2, 3}
         gate.set()
         assert list(result) == [0]
@@ -66,7 +69,7 @@ def test_started_tasks_are_bounded_per_thread() -> None:
         return work
 
     with ThreadEngine(3).start("test") as workers:
-        result = workers.run(range(100), begin, sizes=[1] * 100, what="", ordered=True)
+        result = workers.run(range(100), begin, sizes=[1] * 100, description="", ordered=True)
         assert next(result) == 0
         result.close()
     assert len(begun) <= 7
@@ -85,7 +88,7 @@ def test_parts_of_a_task_run_on_several_threads_and_are_joined() -> None:
         )
 
     with ThreadEngine(3).start("test") as workers:
-        (pieces,) = workers.run_parts([0], divide, sizes=[1], what="")
+        (pieces,) = workers.run([0], TaskSplitter(divide), sizes=[1], description="")
     assert [number for number, _ in pieces] == [0, 1, 2]
     assert len({attempt_id for _, attempt_id in pieces}) == 3
 
@@ -104,7 +107,7 @@ def test_results_of_running_tasks_precede_the_error() -> None:
 
     seen: list[int] = []
     with ThreadEngine(2).start("test") as workers:
-        result = workers.run(range(100), fail_at_first, sizes=[1] * 100, what="")
+        result = workers.run(range(100), fail_at_first, sizes=[1] * 100, description="")
         with pytest.raises(OSError, match="no space"):
             collect(result, seen)
     assert seen[0] == 1
@@ -121,7 +124,7 @@ def test_threads_of_an_abandoned_run_end_with_its_context() -> None:
         return number
 
     with ThreadEngine(2).start("left") as workers:
-        result = workers.run(range(100), work, sizes=[1] * 100, what="")
+        result = workers.run(range(100), work, sizes=[1] * 100, description="")
         next(result)
         begun.wait()
     count = len(ended)
@@ -137,7 +140,7 @@ def test_results_of_running_tasks_precede_a_signal() -> None:
 
     seen: list[int] = []
     with ThreadEngine(1).start("test") as workers:
-        result = workers.run(range(100), interrupt, sizes=[1] * 100, what="")
+        result = workers.run(range(100), interrupt, sizes=[1] * 100, description="")
         with pytest.raises(KeyboardInterrupt):
             collect(result, seen)
     assert seen == list(range(len(seen)))

@@ -75,7 +75,7 @@ async function unpackPart(name, part) {
   return { count: part.rows, columns };
 }
 
-// What wants attention first, then by topic, partition and base offset.
+// Rows that need attention first, then by topic, partition and base offset.
 function sortRows(rows) {
   const { severity_: severity, topic, partition, segment_base_offset: base } = rows.columns;
   const before = (a, b) => (a === b ? 0 : a === null ? 1 : b === null ? -1 : a < b ? -1 : 1);

@@ -48,10 +48,10 @@ function listGaps(spans, tolerance) {
   const element = document.getElementById("gaps");
   element.hidden = false;
   element.querySelector("summary").textContent =
-    `${countOf(gaps.length, "gap", "gaps")} of more than a hundredth of the whole time` + (gaps.length > MAX_GAPS ? `, the longest ${MAX_GAPS}` : "");
+    `${countOf(gaps.length, "gap", "gaps")} longer than 1 % of the time range` + (gaps.length > MAX_GAPS ? `, the longest ${MAX_GAPS}` : "");
   for (const [topic, from, to] of gaps.slice(0, MAX_GAPS)) {
     const item = document.createElement("li");
-    item.textContent = `${topic}: nothing between ${time(from)} and ${time(to)}`;
+    item.textContent = `${topic}: no data between ${time(from)} and ${time(to)}`;
     element.querySelector("ul").append(item);
   }
 }
@@ -107,7 +107,7 @@ function drawCoverage(data) {
     hint.hidden = false;
     const named = far.slice(0, 5).map(([topic, from, to]) => `${topic} from ${time(from)} to ${time(to)}`).join(", ");
     hint.querySelector("span").textContent =
-      `Not all in sight: ${named}${far.length > 5 ? `, and ${countOf(far.length - 5, "topic", "topics")} more` : ""}.`;
+      `Some data is outside the shown time range: ${named}${far.length > 5 ? ` and ${countOf(far.length - 5, "more topic", "more topics")}` : ""}.`;
     hint.querySelector("button").addEventListener("click", () => {
       [fig.x_range.start, fig.x_range.end] = [all[0] - marginOf(...all), all[1] + marginOf(...all)];
     });

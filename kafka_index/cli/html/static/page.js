@@ -23,6 +23,6 @@ async function showPage() {
 }
 
 showPage().catch(error => {
-  document.getElementById("working").textContent = `This page cannot be drawn: ${error.message}`;
+  document.getElementById("working").textContent = `This page cannot be displayed: ${error.message}`;
   throw error;
 });

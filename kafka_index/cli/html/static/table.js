@@ -83,7 +83,7 @@ function wireFilters(view) {
 
 const quoted = text => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
-// The command that goes deeper, or nothing where a row lacks what it needs.
+// The command that shows details, or an empty text if the row lacks a value of the command.
 function commandOf(view, i) {
   const { columns } = view.rows;
   let isWhole = true;
@@ -95,7 +95,7 @@ function commandOf(view, i) {
   return isWhole ? line : "";
 }
 
-// Fills an element with what a row is, what that means, and the command that goes deeper.
+// Fills an element with the finding of a row, its meaning, and the command that shows details.
 function describeRow(view, i, box) {
   const { columns } = view.rows, found = columns.found_[i];
   const [title, text, command, list] = ["h3", "p", "pre", "dl"].map(each => document.createElement(each));
@@ -165,7 +165,7 @@ function listFindings(view) {
     }
     body.replaceChildren(...list);
     document.getElementById("findings-shown").textContent = list.length < found
-      ? `the first ${list.length} of ${found.toLocaleString("en")}; all are in the table of all rows`
+      ? `the first ${list.length} of ${found.toLocaleString("en")}; "All rows" lists all findings`
       : `${found.toLocaleString("en")} of ${bad.toLocaleString("en")}`;
   };
   let timer = 0;

@@ -13,7 +13,7 @@ from kafka_index.core.errors import (
     refuse_fields_of_other_types,
     refuse_other_types,
 )
-from kafka_index.core.format.config import members_of
+from kafka_index.core.format.config import to_list_members
 from kafka_index.core.format.uri_passwords import path_of
 
 # Values of `kafka_index.core.fs.tiered.Layout`, which is slow to import.
@@ -51,7 +51,7 @@ class TieredOptions:
         """Convert an argument: options, one or several folders, or None."""
         if given is None or isinstance(given, TieredOptions):
             return given
-        folders = [given] if isinstance(given, str | PathLike) else members_of(given)
+        folders = [given] if isinstance(given, str | PathLike) else to_list_members(given)
         paths = [os.fspath(each) for each in folders or () if isinstance(each, str | PathLike)]
         uris = tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
         if folders is None or len(uris) < len(folders):

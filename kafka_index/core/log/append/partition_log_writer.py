@@ -29,7 +29,7 @@ from kafka_index.core.errors import (
     PublishError,
 )
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.config import to_choice
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import (
@@ -560,7 +560,7 @@ class PartitionLogWriter(Closeable):
             The log cannot be written.
         """
         self._check_usable()
-        origin = choice_of(AppendOrigin, origin, "origin")
+        origin = to_choice(AppendOrigin, origin, "origin")
         data: Data = batches
         duplicates: list[tuple[int, int]] = []
         while len(data):
@@ -676,7 +676,7 @@ class PartitionLogWriter(Closeable):
                 expected=f"{self.log_start_offset}..{self.log_end_offset}",
                 found=start_offset,
             )
-        is_committed = choice_of(Isolation, isolation, "isolation") is Isolation.TXN_COMMITTED
+        is_committed = to_choice(Isolation, isolation, "isolation") is Isolation.TXN_COMMITTED
         return self._local.read(
             start_offset,
             max_bytes,

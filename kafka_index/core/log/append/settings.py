@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Self
 
 from kafka_index.core.errors import ConfigError, refuse_fields_of_other_types
-from kafka_index.core.format.config import LogConfig, choice_of, parse_integer
+from kafka_index.core.format.config import LogConfig, parse_integer, to_choice
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 
 _BOOLEANS = {"true": True, "false": False}
@@ -80,7 +80,7 @@ class LogSettings:
                     expected=f"{minimum}..{maximum}",
                     found=value,
                 )
-        timestamp_type = choice_of(
+        timestamp_type = to_choice(
             TimestampType, self.message_timestamp_type, "message.timestamp.type"
         )
         object.__setattr__(self, "message_timestamp_type", timestamp_type)

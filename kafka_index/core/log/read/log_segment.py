@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptLogError, InputError, refuse_other_types
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, to_choice
 from kafka_index.core.format.longs import Longs, longs_of
 from kafka_index.core.format.names import (
     OFFSET_INDEX_SUFFIX,
@@ -399,7 +399,7 @@ class LogSegment(Closeable):
         KafkaIndexError
             The log cannot be read.
         """
-        resolve = choice_of(Resolve, resolve, "resolve")
+        resolve = to_choice(Resolve, resolve, "resolve")
         targets, rows = ascending(longs_of(offsets, "offsets"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         self.write_answers(answers, rows, self.translate_offsets(targets, resolve))
@@ -433,7 +433,7 @@ class LogSegment(Closeable):
         KafkaIndexError
             The log cannot be read.
         """
-        resolve = choice_of(Resolve, resolve, "resolve")
+        resolve = to_choice(Resolve, resolve, "resolve")
         targets, rows = ascending(longs_of(timestamps_ms, "timestamps_ms"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset

@@ -9,7 +9,7 @@ from itertools import groupby
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.checkpoints import EpochEntry
-from kafka_index.core.format.config import choice_of
+from kafka_index.core.format.config import to_choice
 from kafka_index.core.format.names import REPLICATION_CHECKPOINT, TopicPartition
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.log.choices import UpperBound
@@ -75,7 +75,7 @@ class CheckpointReader:
     """
 
     def __init__(self, upper_bound: UpperBound | str) -> None:
-        upper_bound = choice_of(UpperBound, upper_bound, "upper_bound")
+        upper_bound = to_choice(UpperBound, upper_bound, "upper_bound")
         self.skipped: list[Skipped] = []
         self._reads_high_watermark = upper_bound is not UpperBound.LOG_END
         self._is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET

@@ -24,7 +24,7 @@ from kafka_index.core.errors import (
     is_retriable,
     refuse_other_types,
 )
-from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, choice_of
+from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, to_choice
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
 from kafka_index.core.format.longs import Longs, longs_of
 from kafka_index.core.format.names import TopicPartition
@@ -550,7 +550,7 @@ class PartitionLog(Closeable):
             n rows of `ANSWER_SCHEMA`, in the order of the offsets. If the log cannot be read, the
             status of a row is ``unreadable``.
         """
-        level = choice_of(Resolve, resolve, "resolve")
+        level = to_choice(Resolve, resolve, "resolve")
         return self.answer_offsets(longs_of(offsets, "offsets"), level).to_arrow()
 
     def lookup_timestamps(
@@ -570,7 +570,7 @@ class PartitionLog(Closeable):
         pa.RecordBatch
             As from `lookup_offsets`.
         """
-        level = choice_of(Resolve, resolve, "resolve")
+        level = to_choice(Resolve, resolve, "resolve")
         return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
     def plan_searches(self, offsets: Longs) -> list[PlannedSearch]:
