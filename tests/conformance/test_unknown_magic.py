@@ -47,8 +47,9 @@ def test_consumers_stop_at_an_unknown_magic_and_restore_skips_it(
     (found,) = [row for row in verified.findings if row.kind is FileKind.LOG]
     assert (found.file_class, found.harmful) == (FileClass.CORRUPT, True)
     assert found.found == f"unknown_magic (expected magic 0 to 2, found magic {magic})"
-    assert f"unknown_magic at byte {len(batch(0))}: consumers stop there" in unreadable_offsets(
-        damaged
+    assert (
+        f"unknown_magic at byte {len(batch(0))}: consumers cannot read past this batch"
+        in unreadable_offsets(damaged)
     )
     assert "unknown_magic" not in unreadable_offsets(other)
 

@@ -453,11 +453,11 @@ def _partition_to_json(partition: PartitionPrediction) -> dict[str, object]:
         "segments_to_delete": partition.segments_to_delete,
         "missing": [
             {
-                "first_offset": missing_range.first_offset,
-                "last_offset": missing_range.last_offset,
-                "why": missing_range.why,
+                "first_offset": gap.first_offset,
+                "last_offset": gap.last_offset,
+                "why": gap.why,
             }
-            for missing_range in partition.missing
+            for gap in partition.missing
         ],
         "bytes_read": partition.bytes_read,
         "leader_epochs": None if loaded is None else list(map(asdict, loaded.epochs)),

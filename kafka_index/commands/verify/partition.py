@@ -143,7 +143,7 @@ class LogChecker:
     _checked_count: int = 0
 
     def classify(self, check: SegmentCheck, row: SegmentReport) -> Finding:
-        """Return the row of the next segment's log, from its scan and its row after the merge."""
+        """Classify the next log; `row` is the report of the segment after the merge."""
         segment, startup = check.segment, check.startup
         base_offset = segment.base_offset
         finding = new_finding(

@@ -532,24 +532,20 @@ class Verification(Result):
     @property
     def headline(self) -> str:
         """Harmful files, unread data, and lost offsets."""
-        finding_counts = self.found
-        if finding_counts.is_harmful:
-            conclusion = finding_counts.harm
+        counts = self.found
+        if counts.is_harmful:
+            conclusion = counts.harm
         else:
             conclusion = "nothing harmful was found"
-            if finding_counts.retriable or self.unread:
+            if counts.retriable or self.unread:
                 conclusion = "verification is incomplete"
-            elif finding_counts.is_comparison:
+            elif counts.is_comparison:
                 conclusion = "no harmful difference was found"
             conclusion += (
-                f" in {plural(finding_counts.partitions, 'partition')}"
-                if finding_counts.partitions
-                else ""
+                f" in {plural(counts.partitions, 'partition')}" if counts.partitions else ""
             )
         topics = topics_text(self.topics)
-        unread_text = (
-            f", {finding_counts.unread} could not be read" if finding_counts.retriable else ""
-        )
+        unread_text = f", {counts.unread} could not be read" if counts.retriable else ""
         return f"{conclusion}{topics}{unread_text}{_format_lost_offsets(self.partitions)}"
 
     @property
@@ -562,12 +558,12 @@ class Verification(Result):
     @property
     def counts(self) -> Mapping[str, int]:
         """Files by class, harmful files, partitions and harmful partitions."""
-        finding_counts = self.found
+        counts = self.found
         return {
-            **{f"files_{name}": count for name, count in finding_counts.files.items()},
-            "files_harmful": finding_counts.harmful.total(),
-            "partitions": finding_counts.partitions,
-            "partitions_harmful": finding_counts.harmful_partitions,
+            **{f"files_{name}": count for name, count in counts.files.items()},
+            "files_harmful": counts.harmful.total(),
+            "partitions": counts.partitions,
+            "partitions_harmful": counts.harmful_partitions,
         }
 
     @property
@@ -588,34 +584,34 @@ class Verification(Result):
     @property
     def statuses(self) -> list[Status]:
         """The number of files or compared partitions, and of harmful files, by class."""
-        finding_counts = self.found
-        meanings = _COPY_MEANINGS if finding_counts.is_comparison else {}
+        counts = self.found
+        meanings = _COPY_MEANINGS if counts.is_comparison else {}
         return [
             Status(
                 file_class.value,
-                (finding_counts.files[file_class], finding_counts.harmful[file_class]),
+                (counts.files[file_class], counts.harmful[file_class]),
                 BAD
-                if finding_counts.harmful[file_class]
+                if counts.harmful[file_class]
                 else GOOD
                 if file_class in _GOOD_CLASSES
                 else NOTABLE,
                 meanings.get(file_class, file_class.explained),
             )
             for file_class in FileClass
-            if finding_counts.files[file_class]
+            if counts.files[file_class]
         ]
 
     @property
     def facts(self) -> list[str]:
         """The scope of the verification, and what it does not detect."""
-        finding_counts, lines = self.found, []
-        partitions = plural(finding_counts.partitions, "partition")
-        action = "compared" if finding_counts.is_comparison else "verified"
+        counts, lines = self.found, []
+        partitions = plural(counts.partitions, "partition")
+        action = "compared" if counts.is_comparison else "verified"
         size_text = f", {format_bytes(self.log_bytes)} of logs" if self.is_fast else ""
         lines.append(f"{partitions} {action}{size_text}")
-        if finding_counts.logs_only:
+        if counts.logs_only:
             lines.append(
-                f"{plural(finding_counts.logs_only, 'partition has', 'partitions have')} only "
+                f"{plural(counts.logs_only, 'partition has', 'partitions have')} only "
                 "logs: a broker reads all logs, and rebuilds the other files"
             )
         if self.metadata_fault is not None:
@@ -623,7 +619,7 @@ class Verification(Result):
                 "the metadata log is corrupt, and the compacted topics are unknown: "
                 f"{self.metadata_fault}"
             )
-        if finding_counts.is_comparison:
+        if counts.is_comparison:
             lines.append(
                 "checksums were not verified: equal damage in both copies is not detected (run "
                 "verify on each copy)"
@@ -638,7 +634,7 @@ class Verification(Result):
     @property
     def sections(self) -> list[Section]:
         """Timestamps in the future, thinned batches, unreadable files, and harmful files."""
-        finding_counts = self.found
+        counts = self.found
         future_by_topic: dict[str, tuple[int, int]] = {}
         for partition in self.partitions:
             if partition.future_segments:
@@ -651,26 +647,24 @@ class Verification(Result):
             f"{topic}: {plural(segments, 'segment')}, {format_bytes(size_bytes)}"
             for topic, (segments, size_bytes) in sorted(future_by_topic.items())
         ]
-        harmful_count = finding_counts.harmful.total()
-        if not finding_counts.is_comparison:
-            harmful_count += finding_counts.harmful_partitions
+        harmful_count = counts.harmful.total()
+        if not counts.is_comparison:
+            harmful_count += counts.harmful_partitions
         return [
             Section("timestamps in the future delay retention by time:", future_lines),
+            Section("records are missing inside batches:", _format_rows(counts.thinned_rows)),
             Section(
-                "records are missing inside batches:", _format_rows(finding_counts.thinned_rows)
-            ),
-            Section(
-                f"{finding_counts.harm}:",
-                _format_rows(finding_counts.harmful_rows),
+                f"{counts.harm}:",
+                _format_rows(counts.harmful_rows),
                 BAD,
                 total=harmful_count,
                 after=" rows in the report",
             ),
             Section(
                 "files that could not be read, or changed while they were read:",
-                _format_rows(finding_counts.unread_rows),
+                _format_rows(counts.unread_rows),
                 BAD,
-                total=finding_counts.retriable,
+                total=counts.retriable,
             ),
         ]
 

@@ -115,7 +115,9 @@ _METADATA_TRUNCATED = (
     "A node truncates its metadata log at this position. Only other controllers have the later "
     "records."
 )
-_REGISTERS_UNCLEAN = "A broker skips recovery, but registers as after an unclean shutdown."
+_REGISTERS_UNCLEAN = (
+    "A broker skips recovery, but registers with the cluster as after an unclean shutdown."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +240,7 @@ def checkpoint_findings(
         yield replace(
             new_finding(partition, directory.file(name), FileKind.ROOT, FileClass.STALE),
             harmful=name != CLEANER_CHECKPOINT,
-            expected=f"at most {log_end_offset}, the log end offset",
+            expected=f"at most {log_end_offset} (the log end offset)",
             found=str(offset),
             effect=effect,
         )
@@ -557,7 +559,7 @@ def classify_snapshots(
                 classification = Classification(
                     FileClass.STALE,
                     harmful=True,
-                    expected=f"at most {log_end_offset}, the log end offset",
+                    expected=f"at most {log_end_offset} (the log end offset)",
                     found=str(offset),
                     effect=f"{_REMOVED} The log once reached this offset.",
                 )

@@ -39,7 +39,8 @@ _DEAD_REASONS = {
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
 
-# Base offset @0, length @8, magic @16, last offset delta @23: the fields for the next offset.
+# Fields that determine the next offset: base offset at byte 0, length at byte 8, magic at byte 16,
+# last offset delta at byte 23.
 _HEADER = struct.Struct(">qi4xb6xi")
 _OVERHEAD_BYTES = 12
 _SHORT_HEADER_BYTES = 17
@@ -184,21 +185,21 @@ def list_partition(
     segments. They replace every segment whose base offset is between the lowest of them and their
     highest next offset. Source: LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load.
     """
-    partition_entries = _PartitionEntries()
+    files = _PartitionEntries()
     for entry in entries:
-        partition_entries.add(entry)
+        files.add(entry)
     logs, swaps, skipped = (
-        partition_entries.logs,
-        partition_entries.swaps,
-        partition_entries.skipped,
+        files.logs,
+        files.swaps,
+        files.skipped,
     )
     swap_indexes = {
         base_offset: entry
-        for base_offset, entry in partition_entries.swap_indexes.items()
+        for base_offset, entry in files.swap_indexes.items()
         if base_offset not in swaps
     }
-    if partition_entries.cleaned:
-        skipped += _drop_unfinished_split(swaps, swap_indexes, min(partition_entries.cleaned))
+    if files.cleaned:
+        skipped += _drop_unfinished_split(swaps, swap_indexes, min(files.cleaned))
     skipped += _lone_swap_indexes(swap_indexes, logs)
     skipped += _drop_replaced(logs, swaps)
     last_base_offset = max((*logs, *swaps), default=0)

@@ -55,23 +55,22 @@ def read_known_losses(path: str) -> KnownLosses:
     return losses
 
 
-def is_known_loss(missing_range: MissingRange, known_losses: OffsetRanges) -> bool:
+def is_known_loss(gap: MissingRange, known_losses: OffsetRanges) -> bool:
     """Return whether a restore reported all offsets of a missing range as lost."""
-    next_offset = missing_range.first_offset
+    next_offset = gap.first_offset
     for first_offset, last_offset in sorted(known_losses, key=itemgetter(0)):
         if last_offset is None:
-            if first_offset == missing_range.first_offset:
+            if first_offset == gap.first_offset:
                 return True
         elif first_offset <= next_offset:
             next_offset = max(next_offset, last_offset + 1)
-    return next_offset >= missing_range.end_offset
+    return next_offset >= gap.end_offset
 
 
 def format_known_losses(missing_ranges: Iterable[MissingRange]) -> list[str]:
     return [
-        f"the restore report lists offsets {missing_range.first_offset} to "
-        f"{missing_range.last_offset} as lost"
-        for missing_range in missing_ranges
+        f"the restore report lists offsets {gap.first_offset} to {gap.last_offset} as lost"
+        for gap in missing_ranges
     ]
 
 

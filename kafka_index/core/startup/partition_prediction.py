@@ -113,19 +113,9 @@ def predict_loaded(
         if segment.log.log_path in log_sizes_bytes
     ]
     missing_ranges = _find_missing_offsets(logs, known_offsets, end_before, files.lost_ends)
-    known_lost = [
-        missing_range
-        for missing_range in missing_ranges.unexplained
-        if is_known_loss(missing_range, known_losses)
-    ]
-    unexplained = [
-        missing_range
-        for missing_range in missing_ranges.unexplained
-        if missing_range not in known_lost
-    ]
-    unknown = [
-        missing_range for missing_range in unexplained if missing_range.cause is not Cause.LOST
-    ]
+    known_lost = [gap for gap in missing_ranges.unexplained if is_known_loss(gap, known_losses)]
+    unexplained = [gap for gap in missing_ranges.unexplained if gap not in known_lost]
+    unknown = [gap for gap in unexplained if gap.cause is not Cause.LOST]
     return replace(
         predicted,
         outcome=Outcome.EMPTIED if is_emptied else Outcome.LOADED,
@@ -184,10 +174,10 @@ def _unreadable_reason(logs: Sequence[ScannedLog], log_start_offset: int) -> str
 def _gap_notes(
     unexplained: Sequence[MissingRange], missing_ranges: MissingOffsets
 ) -> Iterable[str]:
-    for missing_range in unexplained:
+    for gap in unexplained:
         yield (
-            f"gap: offsets {missing_range.first_offset} to {missing_range.last_offset} are "
-            f"missing, and brokers do not report this gap: {missing_range.why}"
+            f"gap: offsets {gap.first_offset} to {gap.last_offset} are "
+            f"missing, and brokers do not report this gap: {gap.why}"
         )
     if missing_ranges.omitted_counts:
         omitted_count = sum(missing_ranges.omitted_counts.values())
@@ -483,21 +473,19 @@ def _find_segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[s
             max_timestamp_ms = max(max_timestamp_ms, int(chunk.max_timestamp_ms.max()))
             stop = order.first_stop(chunk)
             if stop is not None:
-                position_bytes = stop.position_bytes
                 yield (
-                    f"{segment.path}: offsets decrease at byte {position_bytes}: consumers receive "
-                    "wrong offsets"
+                    f"{segment.path}: offsets decrease at byte {stop.position_bytes}: consumers "
+                    "receive wrong offsets"
                 )
         stop = unknown_magic(chunk)
         if stop is not None:
-            yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
+            yield _describe_unreadable(segment, stop)
         _track_chunk(chunk, producers, segment, state)
     state.add(producers, segment)
     if not is_kept:
         return
     if batches.stop is not None:
-        stop = batches.stop
-        yield f"{segment.path}: {stop.name} at byte {stop.position_bytes}: consumers stop there"
+        yield _describe_unreadable(segment, batches.stop)
     # Index entries beyond the end of the log are harmless: no fetch uses them.
     mismatch = offset_check.mismatch(INT64_MAX, len(segment.log))
     wrong_entry = mismatch.entry if entries.disorder is None and mismatch else entries.disorder
@@ -513,6 +501,11 @@ def _find_segment_faults(segment: LoadedSegment, state: _LogState) -> Iterator[s
         yield f"{time_index}: {time_fault}: {_WRONG_TIMES}"
     elif time_index is None and max_timestamp_ms >= 0 and not segment.is_split:
         yield f"{segment.path} has no .timeindex: {_WRONG_TIMES}"
+
+
+def _describe_unreadable(segment: LoadedSegment, stop: ScanStop) -> str:
+    position = f"{segment.path}: {stop.name} at byte {stop.position_bytes}"
+    return f"{position}: consumers cannot read past this batch"
 
 
 def _time_fault(time_entries: StoredEntries, mismatch: IndexMismatch | None) -> str | None:

@@ -192,7 +192,7 @@ class PartitionPrediction:
             or self.lost.records
             or self.torn_bytes
             or self.records_back
-            or any(missing_range.cause is Cause.LOST for missing_range in self.missing)
+            or any(gap.cause is Cause.LOST for gap in self.missing)
         )
 
 
