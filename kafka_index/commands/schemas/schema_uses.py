@@ -173,7 +173,7 @@ def _refuse_foreign_files(root: str) -> None:
     foreign_names = names - {SUCCESS} - list_written_files(root) if SUCCESS in names else names
     if foreign_names:
         raise InputError(
-            "the output folder contains files of another origin",
+            "the output folder contains files that an earlier run did not write",
             path=root,
             found=min(foreign_names),
             hint="give a new or an empty folder",

@@ -409,8 +409,8 @@ class LogStats(Result):
         facts = []
         if len(self._rows) > _SHOWN_ROWS:
             order = "last" if self._request.by.milliseconds else "largest"
-            shown = f"{_SHOWN_ROWS} of {len(self._rows):,} rows"
-            facts.append(f"only the {order} {shown} are shown; --report FILE writes all rows")
+            row_counts = f"{_SHOWN_ROWS} of {len(self._rows):,} rows"
+            facts.append(f"only the {order} {row_counts} are shown; --report FILE writes all rows")
         if not self._reads_records:
             facts.append("only batch headers were read; checksums were not verified")
         deleted = sum(row.deleted_bytes or 0 for row in self._base_rows)

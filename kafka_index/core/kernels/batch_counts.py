@@ -53,7 +53,7 @@ _SHIFT = np.uint64(47)
 
 
 def new_sums(groups: int) -> NDArray[np.int64]:
-    """Return sums of 0, a row for each group."""
+    """Return empty sums, with a row for each group."""
     sums = np.zeros((groups, SUMS), np.int64)
     sums[:, SUM_FIRST_TIME] = np.iinfo(np.int64).max
     sums[:, SUM_LAST_TIME] = NO_TIMESTAMP

@@ -39,7 +39,7 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A compiled loop with its tables, and the columns that it fills."""
+    """A compiled loop, the tables of a schema, and the columns that the loop fills."""
 
     kernel: Callable[..., int]
     code: tuple[NDArray[np.int64], ...]

@@ -254,11 +254,11 @@ def _make_union(branches: Sequence[_JsonType]) -> _JsonType:
 
 def _intersect_types(types: Sequence[_JsonType]) -> _JsonType:
     """Return the type of values that match each of several types (``allOf``)."""
-    known_types = [known for known in types if known.kind != "json"]
-    if {known.kind for known in known_types} != {"object"}:
+    known_types = [json_type for json_type in types if json_type.kind != "json"]
+    if {object_type.kind for object_type in known_types} != {"object"}:
         return known_types[0] if len(known_types) == 1 else _ANY
-    members = dict(chain.from_iterable(known.members.items() for known in known_types))
-    required = frozenset(chain.from_iterable(known.required for known in known_types))
+    members = dict(chain.from_iterable(object_type.members.items() for object_type in known_types))
+    required = frozenset(chain.from_iterable(object_type.required for object_type in known_types))
     return _JsonType("object", members, required, has_additional=True)
 
 

@@ -308,7 +308,9 @@ def test_output_with_other_files_is_rejected(tmp_path: Path, name: str, *, has_r
         kafka_index.read_schemas(TYPED, output=tmp_path)
     (tmp_path / name).write_text("{}")
     before = sorted(tmp_path.iterdir())
-    with pytest.raises(InputError, match="the output folder contains files of another origin"):
+    with pytest.raises(
+        InputError, match="the output folder contains files that an earlier run did not write"
+    ):
         kafka_index.read_schemas(TYPED, output=tmp_path)
     assert sorted(tmp_path.iterdir()) == before
 
