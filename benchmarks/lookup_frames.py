@@ -26,8 +26,7 @@ from benchmarks.logs import FIRST_TIMESTAMP_MS, write_log
 from benchmarks.recover import seconds
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, index_name_for
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
-from kafka_index.core.log.choices import Resolve
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.lookup import lookup_offsets, lookup_timestamps

@@ -44,9 +44,8 @@ from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.format.names import OFFSET_INDEX_SUFFIX, index_name_for
 from kafka_index.core.index.sparse_indexes import OffsetIndex
 from kafka_index.core.job.engine import ThreadEngine
-from kafka_index.core.log.choices import Resolve, Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark import lookup_offsets

@@ -28,12 +28,10 @@ from kafka_index.core.fs import fetched_file
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
-from kafka_index.core.log.choices import Resolve, Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read import segment_indexes
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import Keys, QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.lookups import Keys, Lookups, LookupSettings, QueryBatch
 from tests.servers.s3 import S3Server, running_s3
 
 SEGMENTS = 64
@@ -115,7 +113,7 @@ def _look_up(inventory: Inventory, count: int, resolve: Resolve, *, seed: int) -
 def _download_seconds(inventory: Inventory, target: Path | None) -> float:
     started = time.perf_counter()
     for code in range(_DOWNLOADED):
-        path = inventory.files_of(code).segments[0].log_path
+        path = inventory.partition_files(code).segments[0].log_path
         with (target or Path(os.devnull)).open("wb", buffering=0) as file:
             for piece in store_of(path).open(path).stream():
                 if target is not None:
@@ -125,7 +123,7 @@ def _download_seconds(inventory: Inventory, target: Path | None) -> float:
 
 def _measure_gap(inventory: Inventory) -> None:
     """Print what a request costs, in bytes of a longer one."""
-    path = inventory.files_of(0).segments[0].log_path
+    path = inventory.partition_files(0).segments[0].log_path
     log = store_of(path).open(path)
     small, large = (_request_seconds(log, size) for size in (4 << 10, 1 << 20))
     gap = small / ((large - small) / ((1 << 20) - (4 << 10)))

@@ -119,11 +119,11 @@ if TYPE_CHECKING:
     from kafka_index.commands.verify.result import FindingCounts as FindingCounts
     from kafka_index.commands.verify.result import Verification as Verification
     from kafka_index.commands.verify.result import VerifiedPartition as VerifiedPartition
-    from kafka_index.core.cluster.remote.options import TieredOptions as TieredOptions
     from kafka_index.core.errors import KafkaIndexError as KafkaIndexError
     from kafka_index.core.format.config import IndexConfig as IndexConfig
     from kafka_index.core.format.config import LogConfig as LogConfig
     from kafka_index.core.format.leader_epochs import LeaderEpochCache as LeaderEpochCache
+    from kafka_index.core.fs.uris import TieredOptions as TieredOptions
     from kafka_index.core.index.sparse_indexes import LazyIndex as LazyIndex
     from kafka_index.core.index.sparse_indexes import OffsetIndex as OffsetIndex
     from kafka_index.core.index.sparse_indexes import TimeIndex as TimeIndex
@@ -135,6 +135,10 @@ if TYPE_CHECKING:
         PartitionLogWriter as PartitionLogWriter,
     )
     from kafka_index.core.log.append.settings import LogSettings as LogSettings
+    from kafka_index.core.log.choices import Decode as Decode
+    from kafka_index.core.log.choices import DecodeErrors as DecodeErrors
+    from kafka_index.core.log.choices import Isolation as Isolation
+    from kafka_index.core.log.choices import OnDamage as OnDamage
     from kafka_index.core.log.choices import Resolve as Resolve
     from kafka_index.core.log.choices import UpperBound as UpperBound
     from kafka_index.core.log.read.answers import LookupFinding as LookupFinding
@@ -143,10 +147,6 @@ if TYPE_CHECKING:
     from kafka_index.core.log.recovery.settings import SegmentReport as SegmentReport
     from kafka_index.core.log.scan.segment_scan import read_batches as read_batches
     from kafka_index.core.parameters import ArrowStream as ArrowStream
-    from kafka_index.core.query.choices import Decode as Decode
-    from kafka_index.core.query.choices import DecodeErrors as DecodeErrors
-    from kafka_index.core.query.choices import Isolation as Isolation
-    from kafka_index.core.query.choices import OnDamage as OnDamage
     from kafka_index.core.records.record_batch import BatchFields as BatchFields
     from kafka_index.core.records.record_batch import Record as Record
     from kafka_index.core.records.record_batch import write_record_batch as write_record_batch
@@ -192,24 +192,23 @@ _NAMES = {
     "commands.stats.result": "LogStats",
     "commands.verify": "verify",
     "commands.verify.result": "Finding FindingCounts Verification VerifiedPartition",
-    "core.cluster.remote.options": "TieredOptions",
     "core.errors": "KafkaIndexError",
     "core.format.config": "IndexConfig LogConfig",
     "core.format.leader_epochs": "LeaderEpochCache",
+    "core.fs.uris": "TieredOptions",
     "core.index.sparse_indexes": "LazyIndex OffsetIndex TimeIndex",
     "core.index.transaction_index": "TransactionIndex",
     "core.job.result": "Result RunOutcome",
     "core.log.append.log_segment_writer": "LogSegmentWriter",
     "core.log.append.partition_log_writer": "PartitionLogWriter",
     "core.log.append.settings": "LogSettings",
-    "core.log.choices": "Resolve UpperBound",
+    "core.log.choices": "Decode DecodeErrors Isolation OnDamage Resolve UpperBound",
     "core.log.read.answers": "LookupFinding",
     "core.log.read.log_segment": "LogSegment",
     "core.log.read.partition_log": "PartitionLog",
     "core.log.recovery.settings": "SegmentReport",
     "core.log.scan.segment_scan": "read_batches",
     "core.parameters": "ArrowStream",
-    "core.query.choices": "Decode DecodeErrors Isolation OnDamage",
     "core.records.record_batch": "BatchFields Record write_record_batch",
     "core.startup.prediction": "PartitionPrediction Refusal Verdict",
     "records": "Records read_records",

@@ -30,7 +30,7 @@ from kafka_index.core.job.request import (
     parameter,
 )
 from kafka_index.core.job.result import MissingOffsets
-from kafka_index.core.log.choices import UpperBound
+from kafka_index.core.log.choices import Decode, DecodeErrors, Isolation, OnDamage, UpperBound
 from kafka_index.core.parameters import (
     DEFAULT_SETTINGS,
     ColumnsKind,
@@ -44,7 +44,6 @@ from kafka_index.core.parameters import (
     Topics,
 )
 from kafka_index.core.query.bounds import BoundOptions, Offsets, Times, Timestamps, check_order
-from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import RecordStream
 from kafka_index.core.query.records import plan_read, read_plan
@@ -284,7 +283,7 @@ class Records(RecordStream):
         with collecting_unread() as unread:
             for batch in read_plan(
                 self._plan,
-                on_left_out=faults.add,
+                on_skipped=faults.add,
                 on_missing=missing.append,
                 decode_errors=failed,
             ):
@@ -293,7 +292,7 @@ class Records(RecordStream):
                 faults.add_damage(marked)
                 yield batch
         missed = MissingOffsets.joined(missing)
-        self._ended(records, faults, missed, unread_texts(unread), failed)
+        self._finish_read(records, faults, missed, unread_texts(unread), failed)
 
     def read_all(self) -> pa.Table:
         """Return all records as a table, like `to_arrow`."""

@@ -26,12 +26,11 @@ from kafka_index import (
 from kafka_index.commands.build.request import InputFormat
 from kafka_index.commands.export.request import ExportFormat, History, OnDataLoss
 from kafka_index.commands.restore.request import ClusterMode, Link, RestoreRequest, Salvage
-from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.log.append.incoming_batches import AppendOrigin
 from kafka_index.core.log.append.incoming_batches import Isolation as FetchIsolation
 from kafka_index.core.log.append.settings import TimestampType
-from kafka_index.core.log.choices import BuildOutput
-from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.log.choices import BuildOutput, Isolation, OnDamage
 from tests.support.command_line import DUMP
 
 PARTITION = DUMP / "payments-0"

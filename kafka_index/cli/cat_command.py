@@ -14,7 +14,7 @@ from kafka_index.cli.terminal import Verbosity
 from kafka_index.commands.cat.request import CAT, CatRequest
 from kafka_index.core.errors import ConfigError
 from kafka_index.core.job.request import CommandSpec, FlagKind, Group, TextKind, parameter
-from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.log.choices import BytesForm
 
 if TYPE_CHECKING:
     from kafka_index.cli.print_result import ProgressListener

@@ -10,7 +10,7 @@ from kafka_index.cli.command import RunOptions, run_request
 from kafka_index.cli.command import make_command as derive
 from kafka_index.commands.dump.request import DUMP, DumpRequest
 from kafka_index.core.job.request import ChoiceKind, CommandSpec, FlagKind, Group, parameter
-from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.log.choices import BytesForm
 
 if TYPE_CHECKING:
     from kafka_index.cli.print_result import ProgressListener

@@ -23,8 +23,8 @@ from kafka_index.core.format.records import (
     TRANSACTIONAL_MASK,
 )
 from kafka_index.core.fs.json_lines import json_lines
-from kafka_index.core.query.choices import BytesForm
-from kafka_index.core.query.printed_records import PrintedRecords, decoder_of
+from kafka_index.core.log.choices import BytesForm
+from kafka_index.core.query.printed_records import PrintedRecords, log_decoder
 
 if TYPE_CHECKING:
     from kafka_index.commands.dump.result import SelectedRows
@@ -144,7 +144,7 @@ class DumpPrinter(TablePrinter):
 
     def begin(self, path: str, title: str) -> None:
         self._rows = AlignedRows(self._columns)
-        self._text = self._create_record_text(decode=decoder_of(path))
+        self._text = self._create_record_text(decode=log_decoder(path))
         if not self._as_json:
             if self._files:
                 self._stream.write("\n")

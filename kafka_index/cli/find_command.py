@@ -11,7 +11,7 @@ from kafka_index.cli.command import make_command as derive
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.commands.find.request import FIND, FindRequest
 from kafka_index.core.job.request import ChoiceKind, CommandSpec, FlagKind, Group, parameter
-from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.log.choices import BytesForm
 
 if TYPE_CHECKING:
     from kafka_index.cli.print_result import ProgressListener

@@ -23,9 +23,9 @@ def make_command(*, as_job: bool) -> click.Command:
 
 
 def _run(spec: CommandSpec, request: LookupRequest, options: RunOptions) -> int:
-    if not isinstance(request, ConsoleLookupRequest) or not request.is_question:
+    if not isinstance(request, ConsoleLookupRequest) or not request.is_single:
         if options.report is not None:
-            from kafka_index.commands.lookup.starting_offsets import refuse_side_files  # noqa: PLC0415, slow to import
+            from kafka_index.commands.lookup.result import refuse_side_files  # noqa: PLC0415, slow to import
 
             refuse_side_files(request, request.output, options.report)
         return run_request(spec, request, options)

@@ -16,9 +16,9 @@ from kafka_index.cli.command import count_unread_files
 from kafka_index.cli.exit_status import ExitCode, run_summary
 from kafka_index.cli.print_result import ProgressListener
 from kafka_index.cli.terminal import Paint, Table, Verbosity, print_log, print_text
-from kafka_index.commands.lookup.question import answer_question, partition_directories
 from kafka_index.commands.lookup.request import ConsoleLookupRequest
-from kafka_index.commands.lookup.result import MEANINGS, QuestionResult, finding_line
+from kafka_index.commands.lookup.result import MEANINGS, SingleLookupResult, finding_line
+from kafka_index.commands.lookup.single_lookup import partition_directories, run_single_lookup
 from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.human import format_count, shown_path
 from kafka_index.core.format.names import TopicPartition
@@ -35,7 +35,7 @@ _NULL = "-"
 
 def print_query_result(request: ConsoleLookupRequest, verbosity: Verbosity) -> ExitCode:
     """Run a query and print its result."""
-    result = answer_question(request, ProgressListener(verbosity))
+    result = run_single_lookup(request, ProgressListener(verbosity))
     run_summary().add_result(result)
     count_unread_files()
     if request.has_one_answer:
@@ -50,7 +50,7 @@ def print_query_result(request: ConsoleLookupRequest, verbosity: Verbosity) -> E
     return ExitCode(result.outcome.exit_code)
 
 
-def _print_partition_result(request: ConsoleLookupRequest, result: QuestionResult) -> None:
+def _print_partition_result(request: ConsoleLookupRequest, result: SingleLookupResult) -> None:
     """Print one result with its batch, index entry, segment and record."""
     (answer,) = result.answers
     partition = TopicPartition(answer["topic"], answer["partition"])
@@ -64,14 +64,14 @@ def _print_partition_result(request: ConsoleLookupRequest, result: QuestionResul
             json_object["record"] = json.loads("".join(formatter.lines(record)))
         click.echo(json.dumps(json_object, ensure_ascii=False))
         return
-    lines = _format_result(request, partition, answer, result.place)
+    lines = _format_result(request, partition, answer, result.bounds)
     if printed_record is not None:
         formatter, record = printed_record
         lines += _align_members(list(formatter.members(record)), len("leader epoch"))
     print_text(sys.stdout, lines)
 
 
-def _print_findings(result: QuestionResult, verbosity: Verbosity) -> None:
+def _print_findings(result: SingleLookupResult, verbosity: Verbosity) -> None:
     """Print findings about the logs; with --quiet only corruption."""
     for finding in result.findings:
         if finding.kind == UNREADABLE or verbosity is not Verbosity.QUIET:
@@ -86,7 +86,7 @@ def _format_result(
     answer: Mapping[str, Any],
     place: str,
 ) -> list[str]:
-    is_time = request.at is not None and not request.is_place
+    is_time = request.at is not None and not request.is_special
     key_text = _format_time_with_ms(request.key) if is_time else request.key
     status = Status[answer["status"].upper()]
     lines = [f"{partition.directory_name}, {request.key_kind} {key_text}: {status.text}"]
@@ -144,7 +144,7 @@ def _read_record(
     from kafka_index.core.query.printed_records import (  # noqa: PLC0415, slow to import
         PRINTED_COLUMNS,
         PrintedRecords,
-        decoder_of_topic,
+        topic_decoder,
     )
     from kafka_index.core.query.records import plan_read, read_plan  # noqa: PLC0415, as above
     from kafka_index.core.query.settings import ReadSettings  # noqa: PLC0415, slow to import
@@ -170,9 +170,9 @@ def _read_record(
         if batch.num_rows > 1:
             raise CorruptLogError(f"more than one record has the offset {offset}")
         if batch.num_rows:
-            decode = decoder_of_topic(topic)
+            decode = topic_decoder(topic)
             formatter = RecordText(as_json=request.as_json, keys=None, values=None, decode=decode)
-            return formatter, PrintedRecords.of_rows(batch)
+            return formatter, PrintedRecords.from_rows(batch)
     return None
 
 

@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kafka_index.cli.record_text import PART_BYTES, decode_row, split_bytes
 from kafka_index.core.errors import ConfigError, printable
-from kafka_index.core.query.printed_records import MaybeBytes, PrintedRecords, Row, decoder_of_topic
+from kafka_index.core.query.printed_records import OptionalBytes, PrintedRecords, Row, topic_decoder
 
 #: Error handler that preserves bytes in text.
 BYTES_AS_TEXT = "surrogateescape"
@@ -36,7 +36,7 @@ class _PartitionFormat:
     null: str
     is_terminal: bool
 
-    def text(self, data: MaybeBytes) -> Iterable[str]:
+    def text(self, data: OptionalBytes) -> Iterable[str]:
         """Yield the parts of a key or a value."""
         return (self.null,) if data is None else self.plain(data)
 
@@ -57,7 +57,7 @@ class _PartitionFormat:
             yield from (_NULL,) if value is None else self.plain(value)
             separator = ","
 
-    def packed_length(self, data: MaybeBytes) -> Iterable[str]:
+    def packed_length(self, data: OptionalBytes) -> Iterable[str]:
         """Yield the length of a value as four bytes, big-endian."""
         return self.plain(memoryview(_length(data).to_bytes(_LENGTH_BYTES, "big", signed=True)))
 
@@ -96,9 +96,9 @@ class RecordTemplate:
     def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
         topic = rows.column("topic")[0].as_py()
-        decode = decoder_of_topic(topic)
+        decode = topic_decoder(topic)
         is_typed = [not pa.types.is_binary(rows.column(name).type) for name in ("key", "value")]
-        printed_rows: Iterator[Row] = PrintedRecords.of_rows(rows).rows()
+        printed_rows: Iterator[Row] = PrintedRecords.from_rows(rows).rows()
         if any(is_typed):
             printed_rows = (_encode_decoded_fields(row, *is_typed) for row in printed_rows)
         if decode is not None:
@@ -127,7 +127,7 @@ def _encode_decoded_fields(row: Row, has_key: bool, has_value: bool) -> Row:  # 
     return row._replace(key=key, value=_encode_text(decoded.value) if has_value else row.value)
 
 
-def _encode_text(text: str | None) -> MaybeBytes:
+def _encode_text(text: str | None) -> OptionalBytes:
     return None if text is None else memoryview(text.encode())
 
 
@@ -173,5 +173,5 @@ def _unescape_match(match: re.Match[str]) -> str:
     return bytes([code]).decode("utf-8", BYTES_AS_TEXT)
 
 
-def _length(data: MaybeBytes) -> int:
+def _length(data: OptionalBytes) -> int:
     return -1 if data is None else len(data)

@@ -21,15 +21,15 @@ import pyarrow as pa
 from kafka_index.core.errors import printable
 from kafka_index.core.format.records import CONTROL_ABORT, CONTROL_COMMIT, NO_TIMESTAMP
 from kafka_index.core.format.times import format_time
-from kafka_index.core.query.choices import BytesForm
+from kafka_index.core.log.choices import BytesForm
 from kafka_index.core.query.printed_records import (
     Decode,
     Decoded,
-    MaybeBytes,
+    OptionalBytes,
     PrintedHeader,
     PrintedRecords,
     Row,
-    decoder_of_topic,
+    topic_decoder,
 )
 
 if TYPE_CHECKING:
@@ -56,17 +56,17 @@ _TRANSACTION_MARKER_BYTES = 6
 _GAP = "  "
 
 
-def json_value(data: MaybeBytes, form: str) -> Iterable[str]:
+def json_value(data: OptionalBytes, form: str) -> Iterable[str]:
     return _format_value(data, form, encode_basestring_ascii, '{"hex": "', '"}')
 
 
-def readable_value(data: MaybeBytes, form: str) -> Iterable[str]:
+def readable_value(data: OptionalBytes, form: str) -> Iterable[str]:
     """Yield the parts of a value as quoted text or hexadecimal digits."""
     return _format_value(data, form, _quote, "0x", "")
 
 
 def _format_value(
-    data: MaybeBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
+    data: OptionalBytes, form: str, quote: Callable[[str], str], before_hex: str, after_hex: str
 ) -> Iterable[str]:
     if data is None:
         return ("null",)
@@ -220,7 +220,7 @@ class RecordText:
                 yield from self._readable_value(value, self._values)
             separator = ", "
 
-    def _readable_value(self, data: MaybeBytes, form: str) -> Iterable[str]:
+    def _readable_value(self, data: OptionalBytes, form: str) -> Iterable[str]:
         """Yield the parts of a readable key or value."""
         return readable_value(data, form)
 
@@ -298,7 +298,7 @@ def _format_decoded_json(decoded: Decoded) -> str:
     return f'{{"key": {key}, "value": {value}, "error": {error}}}'
 
 
-def _format_size(data: MaybeBytes) -> str:
+def _format_size(data: OptionalBytes) -> str:
     return "null" if data is None else str(len(data))
 
 
@@ -365,10 +365,10 @@ class PartitionedRecordText(RecordText):
     def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
         """Yield the lines of records of one topic with `PRINTED_COLUMNS`."""
         topic = rows.column("topic")[0].as_py()
-        self._decode = decoder_of_topic(topic)
+        self._decode = topic_decoder(topic)
         numbers = rows.column("partition").to_pylist()
         return self.lines(
-            PrintedRecords.of_rows(rows), partial(self._set_partitions, topic, numbers)
+            PrintedRecords.from_rows(rows), partial(self._set_partitions, topic, numbers)
         )
 
     def _set_partitions(
@@ -383,7 +383,7 @@ class PartitionedRecordText(RecordText):
                 self._first_members = f'"topic": {json.dumps(topic)}, "partition": {number}, '
             yield row
 
-    def _readable_value(self, data: MaybeBytes, form: str) -> Iterable[str]:
+    def _readable_value(self, data: OptionalBytes, form: str) -> Iterable[str]:
         """Yield the parts of a key or value; on a terminal, truncate long binary values."""
         if self._is_terminal and form == TEXT and data is not None:
             content = memoryview(data)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Protocol, TypeAlias
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError, argument_text
 from kafka_index.core.format.config import (
     DEFAULT_MAX_DECOMPRESSED_BYTES,
@@ -22,7 +21,7 @@ from kafka_index.core.format.config import (
 from kafka_index.core.format.integers import INT32_MAX
 from kafka_index.core.format.times import time_text
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.fs.uris import TieredOptions, refuse_remote
 from kafka_index.core.job.request import (
     TIME_HELP,
     ArgumentError,
@@ -44,8 +43,7 @@ from kafka_index.core.job.request import (
     parameter,
     parameters,
 )
-from kafka_index.core.query.choices import Decode, DecodeErrors
-from kafka_index.core.schema.columns import is_typed
+from kafka_index.core.log.choices import Decode, DecodeErrors, Isolation
 
 Path: TypeAlias = str | PathLike[str]
 #: Data directories, partition directories, or globs of either.
@@ -73,7 +71,7 @@ class TieredKind(Kind):
     """Remote segments: `TieredOptions`, or folders of objects."""
 
     def convert(self, value: Any, name: str, now: int) -> TieredOptions | None:  # noqa: ARG002
-        return TieredOptions.of(value)
+        return TieredOptions.from_argument(value)
 
     def options(self, parameter: Parameter, names: tuple[str, ...]) -> tuple[OptionSpec, ...]:
         """Return an option for each field of `TieredOptions`."""
@@ -350,6 +348,7 @@ class LogRequest(InputRequest):
 class ColumnsKind(NamesKind):
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
         from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
+        from kafka_index.core.schema.columns import is_typed  # noqa: PLC0415, as above
 
         given = NamesKind().convert(value, name, now)
         # Members of keys and values are known once their schemas are.
@@ -401,6 +400,15 @@ def topics_text(topics: re.Pattern[str] | str | None) -> str:
     """Return the restriction to topics, for the headline of a result; empty for all topics."""
     pattern = topics.pattern if isinstance(topics, re.Pattern) else topics
     return "" if pattern is None else f" of the topics that match {pattern!r}"
+
+
+def isolation_parameter() -> Any:
+    return parameter(
+        ChoiceKind(Isolation),
+        Group.SELECTION,
+        "read_committed drops the records of aborted and open transactions.",
+        default=Isolation.READ_UNCOMMITTED,
+    )
 
 
 def max_decompressed_parameter() -> Any:
@@ -502,10 +510,16 @@ class DecodeFields(Request):
             for name, one in parameters(type(self)).items():
                 if one.group is Group.DECODING and getattr(self, name) != one.default:
                     raise ArgumentError(f"{{{name}}} requires {{decode}}")
-            for name in filter(is_typed, getattr(self, "columns", None) or ()):
-                raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
+            self._refuse_typed_columns()
         elif self.value_schema is not None and self.decode is Decode.KEY:
             raise ArgumentError("{value_schema} requires {decode} value or both")
+
+    def _refuse_typed_columns(self) -> None:
+        if columns := getattr(self, "columns", None):
+            from kafka_index.core.schema.columns import is_typed  # noqa: PLC0415, rarely needed
+
+            for name in filter(is_typed, columns):
+                raise ArgumentError(f"{{columns}}: {name} requires {{decode}}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -61,7 +61,6 @@ from kafka_index.commands.import_.partition_import import (
     check_overwrite,
 )
 from kafka_index.commands.import_.request import ImportMode, ImportSettings
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, PublishError, first_of, help_page
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX
@@ -77,15 +76,15 @@ from kafka_index.core.fs.inputs import reading_inputs, refuse_unread
 from kafka_index.core.fs.paths import admit_directories, local_path, pinned_backup
 from kafka_index.core.fs.registry import configure_stores
 from kafka_index.core.fs.store import StorageOptions, parse_storage_options
-from kafka_index.core.fs.uris import refuse_remote
+from kafka_index.core.fs.uris import TieredOptions, refuse_remote
 from kafka_index.core.job.result import MissingOffsets
+from kafka_index.core.log.choices import Decode, DecodeErrors, Isolation, OnDamage
 from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import Output, remove_directory
 from kafka_index.core.query.bounds import BoundOptions
-from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation, OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
-from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, part_of_partition
+from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, read_partition_of_split
 from kafka_index.core.query.record_reader import BatchForm, BatchReader, RecordReader, batch_schema
 from kafka_index.core.query.records import gap_rows, list_partitions, plan_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
@@ -819,7 +818,7 @@ class KafkaLogReader(DataSourceReader):
         def create_finder(split: RecordSplit) -> FindMissing | None:
             if not split.ranges:
                 return None
-            split_files = part_of_partition(file_by_partition[split.topic_partition], split)
+            split_files = read_partition_of_split(file_by_partition[split.topic_partition], split)
             return partial(gap_finder.find, split_files)
 
         tasks = [[(split, create_finder(split)) for split in group] for group in groups]
@@ -855,7 +854,7 @@ class KafkaLogReader(DataSourceReader):
         reader = RecordReader(split, self._settings)
         yield from reader
         if find_missing is not None:
-            yield from gap_rows(find_missing(reader.seen), self._settings)
+            yield from gap_rows(find_missing(reader.read_logs), self._settings)
 
     def _plan(self, files: Sequence[PartitionFiles], max_split_bytes: int) -> ReadPlan:
         options = self._options

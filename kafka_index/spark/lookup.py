@@ -33,19 +33,25 @@ from pyspark.sql.types import (
 from kafka_index.commands.lookup.lookup_job import SplitTask
 from kafka_index.commands.lookup.lookup_job import look_up as look_up_on
 from kafka_index.commands.lookup.queries import check_names, read_split
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import to_choice
 from kafka_index.core.format.longs import Longs
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.job.engine import Workers
 from kafka_index.core.job.request import PathsKind, input_path
-from kafka_index.core.log.choices import Resolve, Status, UpperBound
+from kafka_index.core.log.choices import By, Resolve, Status, UpperBound
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA, NULL, VALUE_COLUMNS, Answers
 from kafka_index.core.parameters import Config, Path, Paths, SettingsKind, Tiered
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, PARTITION, TOPIC, QueryBatch, integers
-from kafka_index.core.query.lookups import Lookups, LookupSettings, SharedLookups
+from kafka_index.core.query.inventory import NO_PARTITION, Inventory, collect_inventory
+from kafka_index.core.query.lookups import (
+    PARTITION,
+    TOPIC,
+    Lookups,
+    LookupSettings,
+    QueryBatch,
+    SharedLookups,
+    integers,
+)
 from kafka_index.spark.session import ship_package
 from kafka_index.spark.workers import read_tasks, spark_schema, spark_workers, task
 
@@ -117,7 +123,7 @@ def list_dump(
     """
     return collect_inventory(
         PathsKind().convert(paths, "paths", 0),
-        tiered=TieredOptions.of(tiered),
+        tiered=TieredOptions.from_argument(tiered),
         indexes=None if indexes is None else input_path(indexes, "indexes"),
         upper_bound=to_choice(UpperBound, upper_bound, "upper_bound"),
     )
@@ -375,7 +381,7 @@ def find_needs(
         with suppress(InputError):
             for rows in read_split(split_task.split):
                 for code, keys in _keys_by_partition(
-                    QueryBatch.of(rows, split_task.split.by), inventory
+                    QueryBatch.from_table(rows, split_task.split.by), inventory
                 ):
                     for segment, key in _index_needs(inventory, lookups, code, keys):
                         segment_key = code, segment
@@ -390,7 +396,7 @@ def _keys_by_partition(batch: QueryBatch, inventory: Inventory) -> Iterator[tupl
     numbers, present = integers(batch.partitions)
     codes = inventory.codes(batch.topics, numbers)
     valid = codes != NO_PARTITION
-    for flags in (present, batch.keys.valid):
+    for flags in (present, batch.keys.is_valid):
         if flags is not None:
             valid &= flags
     if not batch.keys.specials:
@@ -442,7 +448,7 @@ def build_needed(
     # The lookups of the splits find and report the errors of a segment again.
     with Lookups(inventory, settings) as lookups_of_task:
         for code, segment, key in needs:
-            topic, partition = inventory.name_of(code)
+            topic, partition = inventory.partition_name(code)
             if needs_end and segment == len(inventory.base_offsets(code)) - 1:
                 lookups_of_task.end_offset(code)
             query = {TOPIC: topic, PARTITION: partition, settings.by.column: key}

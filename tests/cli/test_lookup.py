@@ -192,7 +192,7 @@ def test_segments_without_indexes_are_reported_once(data: Path, tmp_path: Path) 
     common = ("--logs", data, "--queries", queries_path, "--by", "offset", "--output")
     result = lookup(*common, tmp_path / "a.csv")
     assert result.returncode == 0
-    assert "4 segments without index files: built in memory" in result.stdout
+    assert "4 segments without index files (built in memory)" in result.stdout
     verbose = lookup(*common, tmp_path / "b.csv", "--verbose")
     assert verbose.stdout.count(".index: ") == 4
 
@@ -245,7 +245,7 @@ def test_torn_tail_is_reported_and_is_not_damage(data: Path, offsets: Path, tmp_
     common = ("--logs", data, "--queries", offsets, "--by", "offset")
     result = lookup(*common, "--output", tmp_path / "a.parquet")
     assert result.returncode == 0
-    assert "1 log ends before the end of the file" in result.stdout
+    assert "1 log that ends before the end of the file" in result.stdout
     assert log.name in result.stdout
 
 
@@ -338,10 +338,10 @@ LOGS = ["--logs", "{logs}"]
         (LOGS, "give --queries PATH, --topic or --topics"),
         ([*LOGS, *WRITES[:4]], "give --output"),
         ([*LOGS, *WRITES[:2], *WRITES[4:]], "give --by"),
-        ([*LOGS, *WRITES, "--json"], "--json goes with a single query"),
-        ([*LOGS, *WRITES, "--timestamp", "0"], "--at goes with a single query"),
-        ([*LOGS, *WRITES, "--topic", "x"], "--topic goes with a single query"),
-        ([*LOGS, *WRITES, "--partition", "0"], "--partition goes with a single query"),
+        ([*LOGS, *WRITES, "--json"], "--json applies only to a single query"),
+        ([*LOGS, *WRITES, "--timestamp", "0"], "--at applies only to a single query"),
+        ([*LOGS, *WRITES, "--topic", "x"], "--topic applies only to a single query"),
+        ([*LOGS, *WRITES, "--partition", "0"], "--partition applies only to a single query"),
         ([*LOGS, *WRITES, "--quiet", "--verbose"], "mutually exclusive"),
         ([*LOGS, *WRITES, "--master", "local"], "--engine spark"),
         ([*LOGS, *WRITES, "--report", "x.xml"], ".parquet"),
@@ -404,7 +404,7 @@ def test_empty_query_file_is_no_input(form: str, tmp_path: Path) -> None:
     common = ("--logs", DUMP, "--queries", queries_path, "--by", "offset", "--report", report)
     result = lookup(*common, "--output", tmp_path / "out")
     assert (result.returncode, result.stdout) == (2, "")
-    assert "there are no queries" in result.stderr
+    assert "the files contain no queries" in result.stderr
     assert list(files_below(tmp_path)) == [queries_path.name]
 
 

@@ -25,10 +25,10 @@ payments,0,many
 """
 LOGS = ("--logs", DUMP, "--by", "offset")
 FIRST = [
-    (2, "no topic"),
+    (2, "topic is missing"),
     (3, "partition 'x' is not an integer"),
     (4, "offset -4 is negative"),
-    (6, "no offset, or it is not an integer"),
+    (6, "offset is missing or not an integer"),
     (7, "offset 'many' is not an integer"),
 ]
 
@@ -74,7 +74,7 @@ def test_ten_bad_queries_are_listed_and_the_rest_counted(tmp_path: Path) -> None
             '{"topic": "payments", "partition": true, "offset": 1}',
             "partition 'true' is not an integer",
         ),
-        ('{"topic": "payments", "partition": 0}', "no offset, or it is not an integer"),
+        ('{"topic": "payments", "partition": 0}', "offset is missing or not an integer"),
     ],
 )
 @pytest.mark.parametrize("output", ["a.json", "a.parquet"])

@@ -69,8 +69,8 @@ def test_status_without_an_answer_is_explained() -> None:
     result = lookup("--logs", DUMP, *HERE, "--offset", 10**6)
     assert result.returncode == 0
     assert result.stdout == (
-        "orders.eu-west-0, offset 1000000: after_log_end (after the log end offset: out of range; "
-        "the log begins at 0 and ends at 1463)\n"
+        "orders.eu-west-0, offset 1000000: after_log_end (the offset is after the log end offset: "
+        "out of range; the log begins at 0 and ends at 1463)\n"
     )
 
 
@@ -126,7 +126,7 @@ def test_single_lookup_reads_no_other_partition(tmp_path: Path) -> None:
 def test_missing_partition_is_reported_with_existing_ones() -> None:
     result = lookup("--logs", DUMP, "--topic", TOPIC, "--partition", 9, "--offset", 1)
     assert (result.returncode, result.stdout) == (2, "")
-    assert "no partition orders.eu-west-9 here" in result.stderr
+    assert "the input has no partition orders.eu-west-9" in result.stderr
     assert "0, 1, 2" in result.stderr
 
 
@@ -153,18 +153,18 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--offset", "5"], "needs --topic"),
-        (["--topic", "t", "--offset", "5"], "no topic t here"),
+        (["--offset", "5"], "requires --topic"),
+        (["--topic", "t", "--offset", "5"], "the input has no topic t"),
         ([*HERE, "--offset", "5", "--timestamp", "ms:5"], "not both"),
         ([*HERE, "--offset", "5", "--json", "--get-offsets"], "exclude each other"),
         ([*HERE, "--offset", "-5"], "--offset"),
         ([*HERE, "--timestamp", "tomorrow"], "2024-05-01T00:00:00Z"),
         ([*HERE, "--timestamp", str(2**63)], "--at: "),
-        ([*HERE, "--offset", "5", "--output", "x"], "--output goes with --queries"),
-        ([*HERE, "--offset", "5", "--overwrite"], "--overwrite goes with --queries"),
-        ([*HERE, "--offset", "5", "--engine", "spark"], "--engine goes with --queries"),
-        ([*HERE, "--offset", "5", "--threads", "1"], "--threads goes with --queries"),
-        (["--json"], "needs --topic"),
+        ([*HERE, "--offset", "5", "--output", "x"], "--output requires --queries"),
+        ([*HERE, "--offset", "5", "--overwrite"], "--overwrite requires --queries"),
+        ([*HERE, "--offset", "5", "--engine", "spark"], "--engine requires --queries"),
+        ([*HERE, "--offset", "5", "--threads", "1"], "--threads requires --queries"),
+        (["--json"], "requires --topic"),
     ],
 )
 def test_wrong_usage_is_one_line_and_exit_code_2(arguments: list[str], message: str) -> None:

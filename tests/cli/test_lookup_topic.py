@@ -95,7 +95,7 @@ def test_absent_topic_suggests_near_names() -> None:
 def test_absent_partition_is_reported_with_the_existing_ones() -> None:
     result = lookup(*TOPIC, "--partition", 0, "--partition", 9, "--offset", 1)
     assert result.returncode == 2
-    assert "no partition payments-9 here (found its partitions 0, 1)" in result.stderr
+    assert "the input has no partition payments-9 (found the partitions 0, 1)" in result.stderr
 
 
 def test_offset_out_of_range_reports_log_start_and_end() -> None:
@@ -259,10 +259,10 @@ def test_starting_offsets_are_written_only_for_all_partitions(tmp_path: Path) ->
     (data / "payments-7").mkdir()
     starts = tmp_path / "starts.json"
     arguments = ("--logs", data, "--topics", "payments", "--starting-offsets", starts)
-    assert "need --offset or --at" in lookup(*arguments).stderr
+    assert "require --offset or --at" in lookup(*arguments).stderr
     result = lookup(*arguments, "--at", "now")
     assert result.returncode == 2
-    assert "no starting offset for payments-7: unknown_partition" in result.stderr
+    assert "payments-7 has no starting offset: unknown_partition" in result.stderr
     assert not starts.exists()
     inside = data / "payments-0" / "starts.json"
     assert lookup(*arguments[:-1], inside, "--at", "now").returncode == 2

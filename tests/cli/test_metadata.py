@@ -344,7 +344,7 @@ def test_unknown_lag_is_null_and_exit_code_1(damage: str, tmp_path: Path) -> Non
     for row in unknown:
         assert row["lag_ms"] is None
         assert row["reason"]
-        assert f"the lag of {row['topic']}-{row['partition']} is not known" in result.stderr
+        assert f"the lag of {row['topic']}-{row['partition']} is unknown" in result.stderr
     assert first["lag_records"] == 48
     library = kafka_index.read_metadata(data, what="lag")
     assert library.outcome.exit_code == 1

@@ -12,8 +12,8 @@ import pytest
 
 import kafka_index as package
 from kafka_index.cli.app import COMMANDS, load_command
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.spark.data_source import parse_options
 from tests.support.command_line import DUMP, kafka_index, run_here
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from tests.cluster.conftest import finish, run
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.builds import leftover_files, state_files
@@ -63,7 +63,7 @@ def _accepts(port: int) -> bool:
 
 PROGRESS = """
 import sys
-from kafka_index.core.query.keys import By
+from kafka_index.core.query.lookups import By
 from kafka_index.spark import list_dump, lookup_offsets
 from kafka_index.spark.session import build_session
 from kafka_index.spark.jobs import is_connect

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from kafka_index.cli.exit_status import ExitCode
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from tests.cluster.conftest import check_warm, finish
 from tests.spark.lookups import answer, files, make_dump, make_queries, write_queries
 from tests.support.command_line import DUMP, ROOT, SETTINGS, Argument, run_here

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from kafka_index import read_records
-from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.fs.uris import TieredOptions
 from tests.servers.faults import FaultProxy, Shuffle, fault_proxy
 from tests.servers.s3 import S3Server
 from tests.support.campaign import sample_size

@@ -176,8 +176,8 @@ def test_archive_as_input_is_reported_with_a_hint(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "expected"),
     [
-        ((), "are in the metadata log: give its directory (metadata.log.dir"),
-        (("--what", "topics"), "are in the metadata log: give its directory (metadata.log.dir"),
+        ((), "also give the directory of the metadata log"),
+        (("--what", "topics"), "also give the directory of the metadata log"),
         (("--what", "groups"), "also give the directory that contains __consumer_offsets"),
     ],
 )

@@ -18,9 +18,8 @@ from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.job.engine import Listener, ThreadEngine, Workers
-from kafka_index.core.log.choices import Resolve
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.logdir.listing import list_dump
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.workers import session_workers

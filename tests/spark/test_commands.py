@@ -31,7 +31,7 @@ _DROPPING = "--drop-where offset<100 --allow-revive"
 ON_SPARK = ("--engine", "spark", "--master", "local[2]")
 #: Reasons of bad queries, by row.
 REASONS = [
-    (2, "no topic"),
+    (2, "topic is missing"),
     (3, "partition 'x' is not an integer"),
     (4, "offset -4 is negative"),
 ]

@@ -18,11 +18,11 @@ from pyspark.sql.datasource import EqualTo, Filter, GreaterThanOrEqual, LessThan
 from pyspark.sql.types import LongType, StructType
 
 import kafka_index
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
+from kafka_index.core.fs.uris import TieredOptions
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.log.scan.segment_scan import read_batches
 from kafka_index.core.query.bounds import EARLIEST
-from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.spark import KafkaLogSource
 from kafka_index.spark.data_source import FilteringReader, KafkaLogReader, parse_options
 from kafka_index.spark.option_values import parse_by_partition, parse_number

@@ -16,7 +16,7 @@ from kafka_index.commands.export.request import ExportRequest
 from kafka_index.commands.export.result import SplitResult
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.job.engine import Engine, ThreadEngine, Workers
-from kafka_index.core.query.choices import OnDamage
+from kafka_index.core.log.choices import OnDamage
 from kafka_index.core.query.matches import find_matches
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.records import list_partitions, plan_read

@@ -16,8 +16,7 @@ from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.choices import Resolve, Status
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.lookups import LookupSettings
 from kafka_index.spark.workers import session_workers

@@ -12,12 +12,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 from kafka_index.core.errors import InputError, KafkaIndexError
-from kafka_index.core.log.choices import Resolve
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import Keys, QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.lookups import Keys, Lookups, LookupSettings, QueryBatch
 from kafka_index.spark import list_dump, lookup_offsets, lookup_timestamps
 from kafka_index.spark.workers import spark_schema
 from tests.spark.lookups import make_dump, make_queries
@@ -53,7 +51,7 @@ def zone(spark: SparkSession) -> Iterator[None]:
 
 def expected(table: pa.Table, inventory: Inventory, by: By, resolve: Resolve) -> pa.Table:
     with Lookups(inventory, LookupSettings(by, resolve)) as lookups:
-        keys = Keys.of(table[by.column], by)
+        keys = Keys.from_column(table[by.column], by)
         answers = lookups.answer(QueryBatch(table["topic"], table["partition"], keys)).to_arrow()
     columns = [*table.columns, *answers.columns]
     return pa.table(columns, schema=pa.schema([*table.schema, *answers.schema]))

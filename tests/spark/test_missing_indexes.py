@@ -15,12 +15,10 @@ from kafka_index.commands.lookup.lookup_job import SplitTask, answer_queries, an
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.commands.lookup.result import LookupTotals
-from kafka_index.core.log.choices import Resolve
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.log.read.segment_indexes import SegmentIndexes
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory, find_unindexed
-from kafka_index.core.query.keys import Keys, QueryBatch
-from kafka_index.core.query.lookups import LookupSettings, SharedLookups
+from kafka_index.core.query.lookups import Keys, LookupSettings, QueryBatch, SharedLookups
 from kafka_index.spark import lookup
 from kafka_index.spark.lookup import build_missing_indexes, build_needed, find_needs
 from kafka_index.spark.workers import pack_together, session_workers
@@ -92,7 +90,7 @@ def test_queries_of_no_partition_need_no_index(tmp_path: Path, by: By, rows: int
         with SharedLookups(inventory, settings, target.index_folder) as lookups:
             needs = pa.Table.from_batches(find_needs(rows_of(queries, target), lookups=lookups))
     assert needs.num_rows == 0
-    batch = QueryBatch(topics, codes, Keys.of(keys, by))
+    batch = QueryBatch(topics, codes, Keys.from_column(keys, by))
     assert list(lookup._keys_by_partition(batch, inventory)) == []
 
 

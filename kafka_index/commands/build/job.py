@@ -139,4 +139,4 @@ def _build_logs(
                         fail_fast=request.fail_fast,
                     )
     topics = {partition.partition.topic for partition in segments.partitions}
-    return rows.result(listing.skipped, cluster.settings_text(config, topics))
+    return rows.result(listing.skipped, cluster.assumption_warning(config, topics))

@@ -19,16 +19,17 @@ from kafka_index.core.job.request import (
     TopicKind,
     parameter,
 )
+from kafka_index.core.log.choices import Isolation
 from kafka_index.core.parameters import (
     DecodeFields,
     LogRequest,
     from_parameter,
     indexes_parameter,
+    isolation_parameter,
     max_decompressed_parameter,
     time_range_ms,
     to_parameter,
 )
-from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 _RANGE = re.compile(r"(\d*)(\.\.)?(\d*)", re.ASCII)
 _DEFAULT_TAIL = 10

@@ -25,15 +25,15 @@ from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import Engine, Listener, ThreadEngine
 from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.choices import OnDamage
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds, first_at_or_after
-from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import (
     SEARCHED_SPLIT_BYTES,
     SplitMatches,
-    limited,
+    limit_matches,
     match_split,
     run_search,
 )
@@ -90,7 +90,7 @@ def plan_records(
             records = None
             if last is not None:
                 first_offset, records = _last_records(log, wanted, settings, last)
-                wanted = wanted.within(first_offset, INT64_MAX)
+                wanted = wanted.restrict(first_offset, INT64_MAX)
             splits = tuple(split_range(log, wanted, settings, max_split_bytes=SEARCHED_SPLIT_BYTES))
             return PartitionRecords(splits, records, read=read_partition(files, bounds, splits))
     except KafkaIndexError as error:
@@ -108,7 +108,7 @@ def _from_start_time(log: PartitionLog, wanted: OffsetRange, settings: ReadSetti
     except CorruptLogError:
         # The read reaches the corruption and skips it.
         return wanted
-    return wanted.within(log.end_offset if first is None else first, INT64_MAX)
+    return wanted.restrict(log.end_offset if first is None else first, INT64_MAX)
 
 
 def _last_records(
@@ -124,7 +124,7 @@ def _last_records(
     most, step, found = INT64_MAX, count, 0
     while True:
         start = max(wanted.first_offset, end - step)
-        offsets = _last_offsets(log, wanted.within(start, most), counted, count - found)
+        offsets = _last_offsets(log, wanted.restrict(start, most), counted, count - found)
         found += len(offsets)
         if found == count:
             return int(offsets[0]), found
@@ -139,7 +139,7 @@ def _last_offsets(
     last: Longs = np.zeros(0, np.int64)
     for split in split_range(log, part, settings):
         # The corruption is reported when the records are read.
-        for batch in RecordReader(split, settings, on_left_out=lambda _: None):
+        for batch in RecordReader(split, settings, on_skipped=lambda _: None):
             last = np.concatenate([last, batch.column("offset").to_numpy()])[-count:]
     return last
 
@@ -170,8 +170,8 @@ def matches_by_time(
         yield SplitMatches(
             tuple(batches),
             tuple(error for matches in damage for error in matches.errors),
-            sum(matches.errors_left_out for matches in damage),
-            seen=tuple(log for matches in damage for log in matches.seen),
+            sum(matches.unlisted_errors for matches in damage),
+            read_logs=tuple(log for matches in damage for log in matches.read_logs),
         )
         if not held:
             return
@@ -204,8 +204,8 @@ class _Stream:
             matches = match_split(
                 self._splits.popleft(), "", settings=self._settings, max_bytes=self._max_bytes
             )
-            if matches.rest is not None:
-                self._splits.appendleft(matches.rest)
+            if matches.remainder is not None:
+                self._splits.appendleft(matches.remainder)
             if matches.batches:
                 self._rows = pa.concat_batches(matches.batches)
                 own = self._rows.column("timestamp").cast(pa.int64()).to_numpy()
@@ -253,7 +253,7 @@ class TopicRecords(SearchedRecords):
             return
         found = matches_by_time([one.splits for one in self._planned], plan.settings)
         more = 0 if last is None else sum(one.records or 0 for one in self._planned) - last
-        yield from limited(found, self._limit, skip=max(more, 0))
+        yield from limit_matches(found, self._limit, skip=max(more, 0))
 
     def _records_text(self, records: int, where: str) -> str:  # noqa: ARG002, of other reads
         text = plural(records, "record") if records else "no record"

@@ -495,7 +495,7 @@ def _conversion(
 ) -> Callable[[RecordChunk], PrintedRecords | pa.RecordBatch]:
     """Return how chunks are converted: for printing, or to a table whose columns are decoded."""
     if typed_log is None:
-        return partial(PrintedRecords.of_chunk, source=rows)
+        return partial(PrintedRecords.from_chunk, source=rows)
     partition = typed_log.partition
     table = RecordTable(partition.topic, partition.partition, PRINTED_COLUMNS)
     return partial(table.convert, source=rows)
@@ -509,7 +509,7 @@ def _decoded(
         yield records
         return
     for part in typed_log.decode(output.selected_records(records), output.decode_errors):
-        yield PrintedRecords.of_rows(part)
+        yield PrintedRecords.from_rows(part)
 
 
 def _rows_of_types(

@@ -39,7 +39,9 @@ class TypedLog:
         finder, topic = WriterFinder(self._options), self.partition.topic
         for batch in batches:
             finder.add(topic, batch)
-        found = typed_columns([topic], finder.found, self._options, PRINTED_COLUMNS, keeps_raw=True)
+        found = typed_columns(
+            [topic], finder.counts, self._options, PRINTED_COLUMNS, keeps_raw=True
+        )
         check_mapping(self._options, {topic: found})
         self._types = found
 

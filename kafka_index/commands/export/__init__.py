@@ -9,8 +9,8 @@ from kafka_index.commands.export.request import EXPORT, ExportFormat, History, O
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.times import Time
 from kafka_index.core.job.request import call
+from kafka_index.core.log.choices import Decode, DecodeErrors, Isolation
 from kafka_index.core.parameters import Path, Paths, Tiered, Topics
-from kafka_index.core.query.choices import Decode, DecodeErrors, Isolation
 
 if TYPE_CHECKING:
     from kafka_index.commands.export.result import ExportResult

@@ -180,7 +180,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
             return kept
         damage = _Damage()
         with SplitFiles(work.folder, settings, f"{attempt_id}_{work.number}") as files:
-            reader = RecordReader(work.split, settings.read_settings, on_left_out=damage.add)
+            reader = RecordReader(work.split, settings.read_settings, on_skipped=damage.add)
             for batch in reader:
                 files.write(with_tombstones(batch, settings) if settings.is_latest else batch)
             files.finish()
@@ -200,7 +200,7 @@ def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings)
         tuple(damage.first),
         damage.count,
         last_batch=None if header is None else ExportedBatch.of_header(header),
-        seen=tuple(reader.seen),
+        seen=tuple(reader.read_logs),
         decode_counts=dict(reader.decode_errors),
     )
 
@@ -227,7 +227,7 @@ def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None
     damage = _Damage()
     # Neither keys nor values need to be copied to be counted.
     counted = replace(settings.read_settings, columns=("offset",), typed=None)
-    records = sum(map(len, RecordReader(work.split, counted, on_left_out=damage.add)))
+    records = sum(map(len, RecordReader(work.split, counted, on_skipped=damage.add)))
     if not damage.count:
         if work.records_before is None or records >= work.records_before:
             return None

@@ -48,7 +48,7 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.logdir.metadata_files import read_topic_id
 from kafka_index.core.query.bounds import EARLIEST, LATEST, Bound, ReadBounds
 from kafka_index.core.query.missing_records import ReadPartition
-from kafka_index.core.query.range_scan import damaged_end
+from kafka_index.core.query.range_scan import find_damaged_end
 from kafka_index.core.query.read_plan import RecordSplit, read_partition, resolve_range, split_range
 from kafka_index.core.query.settings import ReadSettings
 
@@ -163,7 +163,7 @@ class _PartitionPlan:
                 config=IndexConfig(),
                 max_decompressed_bytes=self._read.max_decompressed_bytes,
             ) as log:
-                damaged = damaged_end(log)
+                damaged = find_damaged_end(log)
                 end_offset = log.end_offset if damaged is None else damaged.end_offset
                 _refuse_last_offset(log, end_offset)
                 loss = None

@@ -16,15 +16,16 @@ from kafka_index.core.job.request import (
     TextKind,
     parameter,
 )
+from kafka_index.core.log.choices import Isolation
 from kafka_index.core.parameters import (
     ColumnsKind,
     DecodeRequest,
     OffsetsKind,
     from_parameter,
+    isolation_parameter,
     time_range_ms,
     to_parameter,
 )
-from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 
 class ExportFormat(StrEnum):

@@ -14,7 +14,7 @@ from kafka_index.commands.export.table_schema import table_schema
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.paths import target_directory
-from kafka_index.core.query.choices import Decode, OnDamage
+from kafka_index.core.log.choices import Decode, OnDamage
 from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.record_table import DEFAULT_COLUMNS
 from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, is_typed, side_names

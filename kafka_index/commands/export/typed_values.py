@@ -48,7 +48,7 @@ def find_types(
         known = {} if partition.state is None else partition.state.writers
         for part, texts in known.items():
             own = found[partition.partition.topic, part]
-            own.earlier.update(map(Writer.parse, texts))
+            own.earlier_writers.update(map(Writer.parse, texts))
     works = [] if settings.types else plan.works
     for counts in workers.run(
         works,

@@ -15,13 +15,14 @@ from kafka_index.core.job.request import (
     parameter,
     parameters,
 )
+from kafka_index.core.log.choices import Isolation
 from kafka_index.core.parameters import (
     DecodeRequest,
     from_parameter,
+    isolation_parameter,
     time_range_ms,
     to_parameter,
 )
-from kafka_index.core.query.choices import Isolation, isolation_parameter
 
 _BYTES_HELP = "Text, or bytes such as hex:00ff or base64:AP8=."
 # Fields of which a search needs one.

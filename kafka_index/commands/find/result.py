@@ -10,8 +10,8 @@ from kafka_index.core.format.human import format_count
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.parameters import time_range_ms, topics_text
-from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES, SplitMatches, run_search
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import SearchedRecords
@@ -89,7 +89,7 @@ class FoundRecords(SearchedRecords):
         if self._plan.settings.isolation is Isolation.READ_COMMITTED:
             facts.append("records of aborted and open transactions were not searched")
         deleted = sum(
-            one.log_start_offset > one.segments[0].base_offset for one in self._listed.files
+            one.log_start_offset > one.segments[0].base_offset for one in self._partition_list.files
         )
         if deleted:
             facts.append(

@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING
 
 from kafka_index.commands.lookup.request import MEMORY_LOOKUP
 from kafka_index.core.job.request import call
-from kafka_index.core.log.choices import Resolve, UpperBound
+from kafka_index.core.log.choices import By, Resolve, UpperBound
 from kafka_index.core.parameters import Config, Path, Paths, Table, Tiered
-from kafka_index.core.query.choices import By
 
 if TYPE_CHECKING:
     from kafka_index.commands.lookup.result import LookupResult

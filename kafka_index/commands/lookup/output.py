@@ -1,7 +1,7 @@
-"""The output of a run: a file, or a folder of parts, published atomically; and its manifest.
+"""The output of a run, a file or a folder of parts, published atomically, and its manifest.
 
-The manifest is ``.NAME.kafka-index-lookup`` next to the output. A run over the same inputs whose
-output is unchanged has nothing to do, so that a pipeline may run a step twice.
+The manifest is ``.NAME.kafka-index-lookup`` next to the output. If inputs and output are unchanged
+since an earlier run, a run does nothing, so that a pipeline can repeat a step.
 """
 
 from __future__ import annotations
@@ -52,26 +52,26 @@ from kafka_index.core.log.read.segment_indexes import IndexFolder
 from kafka_index.core.logdir.paged_listing import scan_directories
 from kafka_index.core.output.output import SUCCESS, Announce, Output, RunState, StateFile
 from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import PARTITION, QueryBatch
-from kafka_index.core.query.lookups import LookupSettings
+from kafka_index.core.query.lookups import PARTITION, LookupSettings, QueryBatch
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Names of parts, also of Spark's. A folder with other files is never replaced.
+#: Names of parts, including the parts that Spark writes. A folder with other files is never
+#: replaced.
 REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
 _PART = "part-{number:0{digits}}-{stem}{ending}"
 _MIN_DIGITS = 5
 _MAX_STEM_BYTES = 100
 # Characters to which the first bytes of a truncated character decode.
-_CUT_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
-_WHOLE = "whole"
+_TRUNCATED_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
+_JOINED_NAME = "joined"
 #: The ending of a part that will be joined with others into one Parquet file.
 ARROW_ENDING = ".arrow"
 _MANIFEST_VERSION = 3
-_INDEXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-# Files from which the last stable offset is determined.
-_TRANSACTIONS = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
+_INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
+# Files that determine the last stable offset.
+_TRANSACTION_SUFFIXES = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class AnswerTarget:
@@ -80,9 +80,10 @@ class AnswerTarget:
     The path is one file if it ends in ``.parquet`` or like the format of the queries (``.csv``;
     ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. Raises
     `InputError` if the path has the ending of another format, overlaps an input, or exists without
-    `overwrite`, or if columns of answers in Parquet have the same name. A context manager for the
-    driver: entering it raises `PublishError` if the output cannot be written, or another run writes
-    it. Leaving it without `publish` removes the written files.
+    `overwrite`, or if columns of answers in Parquet have the same name.
+
+    A context manager for the driver. Entering raises `PublishError` if the output cannot be
+    written, or another run is writing it. Leaving without `publish` removes the written files.
     """
 
     def __init__(
@@ -93,9 +94,9 @@ class AnswerTarget:
         inputs: Iterable[str] = (),
         overwrite: bool = False,
     ) -> None:
-        self._given = path
+        self._requested_path = path
         self.path = absolute_path(path)
-        self.format = format_of_answers(path, queries)
+        self.format = resolve_answer_format(path, queries)
         self.is_file = os.path.splitext(path)[1].lower() in self.format.endings
         self._queries = queries
         self._overwrite = overwrite
@@ -107,7 +108,7 @@ class AnswerTarget:
         """Lock the output, remove files of killed runs, and create the folder of the parts."""
         with ExitStack() as stack:
             stack.enter_context(self._output)
-            # A killed run may have moved it away.
+            # Recovery of a killed run may have restored an earlier output.
             self._refuse_existing()
             self._output.make_staging()
             self._stack = stack.pop_all()
@@ -125,7 +126,7 @@ class AnswerTarget:
         part = _PART.format(
             number=split.number,
             digits=max(_MIN_DIGITS, len(str(len(self._queries.splits)))),
-            stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_CUT_CHARACTER),
+            stem=os.fsdecode(os.fsencode(name)[:_MAX_STEM_BYTES]).rstrip(_TRUNCATED_CHARACTER),
             ending=ARROW_ENDING if self._joins_parquet else self.format.endings[0],
         )
         return os.path.join(self._output.staging, part)
@@ -150,11 +151,11 @@ class AnswerTarget:
         another number of answers, or the output cannot be put in place; an old output is unchanged.
         """
         self._check_counts(rows_of_split)
-        parts = self._parts()
+        parts = self._check_parts()
         if self.is_file and len(parts) > 1:
             self._join(parts, announce)
             return
-        # Checked again: another program may have created it since.
+        # Another program may have created the output since the first check.
         self._refuse_existing()
         if self.is_file:
             self._output.publish_file(parts[0], announce)
@@ -163,7 +164,7 @@ class AnswerTarget:
 
     def _join(self, parts: Sequence[str], announce: Announce) -> None:
         """Publish the answers of all parts as one file."""
-        scratch = os.path.join(self._output.staging, _WHOLE)
+        scratch = os.path.join(self._output.staging, _JOINED_NAME)
         with atomic_file(self.path, scratch_path=scratch, what="answers") as file:
             with file.writing():
                 join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
@@ -172,11 +173,12 @@ class AnswerTarget:
             file.commit()
         store_of(self.path).make_durable([os.path.dirname(self.path)], "make the output durable")
 
-    def _parts(self) -> list[str]:
-        there = _names(self._output.staging)
+    def _check_parts(self) -> list[str]:
+        """Return the paths of all parts; raise `PublishError` if a part is missing."""
+        names = _list_names(self._output.staging)
         parts = [self.part_path(split) for split in self._queries.splits]
         for part in parts:
-            if os.path.basename(part) not in there:
+            if os.path.basename(part) not in names:
                 raise PublishError("a part of the answers is missing", path=part, hint="run again")
         return parts
 
@@ -185,132 +187,145 @@ class AnswerTarget:
             rows = rows_of_split.get(split.number)
             if rows is None or (split.rows is not None and rows != split.rows):
                 raise PublishError(
-                    "not every query has one answer",
+                    "the number of answers differs from the number of queries",
                     path=split.path,
-                    expected="some" if split.rows is None else split.rows,
-                    found="none" if rows is None else rows,
-                    hint="nothing was written: run again",
+                    expected=split.rows,
+                    found=rows or 0,
+                    hint="the output was not changed; run again",
                 )
 
     def _refuse_existing(self) -> None:
         """Reject an existing output, unless it can be replaced."""
-        has_file, names = _existing(self.path, self._given)
+        has_file, folder_names = _inspect_path(self.path, self._requested_path)
         if has_file and self._overwrite and not self.is_file:
             raise InputError(
-                "a folder does not replace a file", path=self._given, hint="choose another path"
-            )
-        there = names or set()
-        others = sorted(name for name in there if not REPLACEABLE.fullmatch(name))
-        if names is not None and self._overwrite and (self.is_file or others):
-            raise InputError(
-                "a folder with other files is not replaced",
-                path=self._given,
-                found=others[0] if others else "a folder",
+                "the output would replace a file with a folder",
+                path=self._requested_path,
                 hint="choose another path",
             )
-        # A rename publishes a local folder; in a store it may be of a killed run.
-        is_finished = bool(there) and (SUCCESS in there or store_of(self.path).stages_locally)
-        is_taken = names is not None and (self.is_file or bool(others) or is_finished)
+        names = folder_names or set()
+        foreign_names = sorted(name for name in names if not REPLACEABLE.fullmatch(name))
+        if folder_names is not None and self._overwrite and (self.is_file or foreign_names):
+            raise InputError(
+                "the output would replace a folder"
+                + (" with other files" if foreign_names else " with a file"),
+                path=self._requested_path,
+                found=foreign_names[0] if foreign_names else None,
+                hint="choose another path",
+            )
+        # A rename publishes a local folder. In a store, a killed run may have left the folder.
+        is_finished = bool(names) and (SUCCESS in names or store_of(self.path).stages_locally)
+        is_taken = folder_names is not None and (self.is_file or bool(foreign_names) or is_finished)
         if not self._overwrite and (has_file or is_taken):
             raise InputError(
                 "the output exists already",
-                path=self._given,
+                path=self._requested_path,
                 hint="choose another --output, or give --overwrite",
             )
 
 
-def _existing(path: str, given: str) -> tuple[bool, set[str] | None]:
-    """Return whether the path is a file, and the names in the folder; None for no folder."""
+def _inspect_path(path: str, requested_path: str) -> tuple[bool, set[str] | None]:
+    """Return whether the path is a file, and the names in a folder, None if it is not a folder."""
     if store_of(path).stages_locally:
         if os.path.isdir(path) and not os.path.islink(path):
-            return False, _names(path)
+            return False, _list_names(path)
         return os.path.lexists(path), None
     if not split_uri(path)[1]:
-        raise InputError("the output is not below a bucket", path=given, hint="name a folder in it")
+        raise InputError(
+            "the output is a bucket", path=requested_path, hint="give a folder in the bucket"
+        )
     folder, name = os.path.split(path)
     entries = [entry for entry in scan_directory(folder) if entry.name == name]
     is_folder = any(entry.is_directory() for entry in entries)
-    names = _names(path) if is_folder else set()
+    names = _list_names(path) if is_folder else set()
     return any(not entry.is_directory() for entry in entries), names or None
 
 
-def _names(folder: str) -> set[str]:
+def _list_names(folder: str) -> set[str]:
     return {entry.name for entry in scan_directory(folder) if entry.path != folder}
 
 
-def format_of_answers(path: str, queries: Queries) -> QueryFormat:
-    """Return the format of an output: Parquet if its ending is that, or the queries' format.
+def resolve_answer_format(path: str, queries: Queries) -> QueryFormat:
+    """Return the format of an output by its ending: Parquet, or the format of the queries.
 
-    Raises `InputError` if it has the ending of another format, or columns of answers in Parquet
-    share a name.
+    Raises `InputError` if the path has the ending of another format, or columns of answers in
+    Parquet have the same name.
     """
     ending = os.path.splitext(path)[1].lower()
-    form, own = QueryFormat.of(path), queries.format
-    if ending in COMPRESSIONS or form not in (None, own, QueryFormat.PARQUET):
-        endings = dict.fromkeys((*own.endings, *QueryFormat.PARQUET.endings))
+    path_format, query_format = QueryFormat.from_path(path), queries.format
+    if ending in COMPRESSIONS or path_format not in (None, query_format, QueryFormat.PARQUET):
+        endings = dict.fromkeys((*query_format.endings, *QueryFormat.PARQUET.endings))
         raise InputError(
-            f"answers are written in the format of the queries, {own.text}, or in Parquet",
+            f"answers are written in the format of the queries, {query_format.text}, or in Parquet",
             path=path,
             expected=f"{' or '.join(endings)}, or a folder",
             found=ending,
         )
     names = queries.splits[0].columns
     repeated = sorted({name for name in names if names.count(name) > 1})
-    if form is not None and form is not own and repeated:
+    if path_format is not None and path_format is not query_format and repeated:
         raise InputError(
-            "answers in Parquet need columns of different names, and there is more than one "
+            "Parquet requires unique column names, but the queries have more than one column "
             + ", ".join(repeated),
             path=path,
-            hint=f"rename them, or write {own.text}",
+            hint=f"rename the columns, or write {query_format.text}",
         )
-    return form or own
+    return path_format or query_format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupManifest(RunState):
     """The manifest of a run.
 
-    `files` has path, size, and time of modification or ETag of each file, and `queries` the number
-    of queries by status. `outcome` is the one that a rerun would have. An unfinished manifest is
-    written before the output is published: the same run then replaces the output.
+    An unfinished manifest is written before the output is published. A repeated run can therefore
+    replace the output of a killed run.
+
+    Attributes
+    ----------
+    files : tuple of (str, int, str)
+        Path, size, and modification time or ETag of each file.
+    queries : tuple of (str, int)
+        Numbers of queries by status.
+    outcome : RunOutcome
+        The outcome of a repeated run.
     """
 
     files: tuple[tuple[str, Size, str], ...]
     queries: tuple[tuple[str, Offset], ...] = ()
     outcome: RunOutcome = RunOutcome.ENVIRONMENT
 
-    def is_of(self, inputs: str, output: str, others: Sequence[str]) -> bool:
+    def matches(self, inputs: str, output: str, side_files: Sequence[str]) -> bool:
         """Return whether a run with this digest of inputs wrote the existing files.
 
-        `others` are files that the run writes in addition to the output.
+        `side_files` are written in addition to the output.
         """
         try:
-            found = written(output, others)
+            files = list_output_files(output, side_files)
         except (OSError, KafkaIndexError) as error:
             if is_retriable(error):
                 raise
             return False
         if inputs != self.inputs:
             return False
-        if any(not change for _, _, change in self.files):
-            found = tuple((path, size, "") for path, size, _ in found if path not in others)
-        return set(self.files) == set(found)
+        if any(not version for _, _, version in self.files):
+            files = tuple((path, size, "") for path, size, _ in files if path not in side_files)
+        return set(self.files) == set(files)
 
 
-def manifest_of(output: str) -> StateFile[LookupManifest]:
+def manifest_file(output: str) -> StateFile[LookupManifest]:
     folder, name = os.path.split(output)
     path = os.path.join(folder, f".{name}.kafka-index-lookup")
     return StateFile(path, LookupManifest, _MANIFEST_VERSION, "manifest of the run")
 
 
-def written(output: str, others: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-    """Return the current files of an output, and other files of a run.
+def list_output_files(output: str, side_files: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
+    """Return path, size and version of the files of an output, and of the side files of the run.
 
     Raises `OSError` or `KafkaIndexError` if a file is missing.
     """
-    files = [_file_state(path) for path in others]
+    files = [_file_state(path) for path in side_files]
     folder, name = os.path.split(output)
-    entry = next((each for each in scan_directory(folder) if each.name == name), None)
+    entry = next((entry for entry in scan_directory(folder) if entry.name == name), None)
     if entry is None:
         raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), output)
     entries = scan_directory(output) if entry.is_directory() else [entry]
@@ -325,7 +340,7 @@ def inputs_digest(
     output_format: QueryFormat,
     upper_bound: UpperBound,
 ) -> str:
-    """Return the digest of everything that determines the answers."""
+    """Return a digest of the queries, logs, indexes and settings that determine the answers."""
     digest = hashlib.sha256()
     for path in queries.files:
         digest.update(repr(_file_state(path)).encode())
@@ -335,15 +350,15 @@ def inputs_digest(
             stream.write_table(table)
         digest.update(content.getvalue())
     is_stable = upper_bound is UpperBound.LAST_STABLE_OFFSET
-    suffixes = (*_INDEXES, *_TRANSACTIONS) if is_stable else _INDEXES
+    suffixes = (*_INDEX_SUFFIXES, *_TRANSACTION_SUFFIXES) if is_stable else _INDEX_SUFFIXES
     directories: dict[str, None] = {}
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
         directories[row["index_directory"] or row["directory"]] = None
         if is_stable:
-            # Snapshots are next to the logs, wherever the indexes are.
+            # Snapshots are always next to the logs.
             directories[row["directory"]] = None
     states = {
-        directory: sorted(_entry_state(each) for each in entries if each.name.endswith(suffixes))
+        directory: sorted(_entry_state(entry) for entry in entries if entry.name.endswith(suffixes))
         for directory, entries in scan_directories(filter(None, directories))
     }
     for directory in directories:
@@ -365,10 +380,10 @@ def _file_state(path: str) -> tuple[str, int, str]:
 # --------------------------------------------------------------------- the content of answer files
 
 _COMPRESSION = "snappy"
-# Columns with few distinct values. The others are numbers that are nearly unique and change little
-# from row to row.
-_REPEATED = ("status", "segment_base_offset", "found_leader_epoch")
-_CLOSE = tuple(name for name in ANSWER_SCHEMA.names if name not in _REPEATED)
+# Columns with few distinct values. The values of the other columns are nearly unique, and change
+# little from row to row.
+_DICTIONARY_COLUMNS = ("status", "segment_base_offset", "found_leader_epoch")
+_DELTA_COLUMNS = tuple(name for name in ANSWER_SCHEMA.names if name not in _DICTIONARY_COLUMNS)
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 # Metadata that takes precedence over the columns in Spark.
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -376,7 +391,7 @@ _SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"
 _COPY_BYTES = 1 << 20
 
 
-#: Writes queries as they were read, and their answers.
+#: Writes unconverted queries, and their answers.
 Write = Callable[[pa.RecordBatch, QueryBatch, Answers], None]
 
 
@@ -386,22 +401,22 @@ def open_answers(
 ) -> Iterator[Write]:
     """Create a file of answers; yield the function that writes queries of a split with answers.
 
-    The output has the format of the queries, or is Parquet. A file `to_join` is an input of
-    `join_parts`. The file is closed at the end, and not durable. Raises `OSError` if it cannot be
-    written, and `InputError` if the queries cannot be read.
+    The file has the format of the queries, or is Parquet. With `to_join`, it is an input of
+    `join_parts`. On exit, the file is closed but not durable. Raises `OSError` if the file cannot
+    be written, and `InputError` if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
         with open(path, "wb", buffering=0) as file:
-            yield partial(_write_lines, file)
+            yield partial(_write_json_lines, file)
         return
     if form is QueryFormat.CSV:
         schema = _csv_schema(split)
         writer = pa_csv.CSVWriter(path, schema)
     else:
         queries = written_schema(split)
-        schema = pa.schema([*queries, *ANSWER_SCHEMA], _metadata(queries))
-        # Parquet is encoded once, when the parts are joined. A stream, other than a file, may have
-        # different dictionaries in each batch.
+        schema = pa.schema([*queries, *ANSWER_SCHEMA], _answer_metadata(queries))
+        # Parquet is encoded once, when the parts are joined. An Arrow stream, unlike an Arrow file,
+        # may have different dictionaries in each batch.
         writer = (
             pa.ipc.new_stream(path, schema) if to_join else _parquet_writer(path, schema, split)
         )
@@ -412,19 +427,19 @@ def open_answers(
 def _write_rows(
     writer: Any, schema: pa.Schema, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write queries and their answers; in Parquet, they are a row group."""
+    """Write queries and their answers, in Parquet as a row group."""
     if rows.schema.names != schema.names[: rows.num_columns]:
         rows = rows.select(schema.names[: rows.num_columns])
     columns = [
-        column if column.type == field.type else _cast(column, field, queries)
+        column if column.type == field.type else _cast_query_column(column, field, queries)
         for column, field in zip(rows.columns, schema, strict=False)
     ]
     table = pa.Table.from_arrays([*columns, *answers.to_arrow().columns], schema=schema)
     writer.write_table(table, max(len(answers), 1))
 
 
-def _cast(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
-    """Convert a column of queries to the type that is written: numbers instead of text."""
+def _cast_query_column(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
+    """Convert a column of queries to the output type, such as text to numbers."""
     if not pa.types.is_string(column.type):
         return column.cast(field.type)
     if field.name != PARTITION:
@@ -436,17 +451,17 @@ def _cast(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
     return pc.if_else(fits, partitions, None).cast(field.type)
 
 
-def _write_lines(
+def _write_json_lines(
     file: io.FileIO, rows: pa.RecordBatch, _queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write the JSON object of each query with the members of its answer."""
+    """Write the JSON object of each query with the members of the answer."""
     lines = extended_lines(rows.column(LINE), answers.to_arrow())
     offsets = lines.buffers()[1]
     assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
-    end = memoryview(offsets).cast("q")[len(lines)]
-    view = memoryview(lines.buffers()[2])[:end]
-    while view:
-        view = view[file.write(view) :]
+    end_position = memoryview(offsets).cast("q")[len(lines)]
+    unwritten = memoryview(lines.buffers()[2])[:end_position]
+    while unwritten:
+        unwritten = unwritten[file.write(unwritten) :]
 
 
 def _csv_schema(split: QuerySplit) -> pa.Schema:
@@ -469,16 +484,17 @@ def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.Parqu
         compression=_COMPRESSION,
         use_dictionary=[
             *(_dictionary_columns(read_footer(split.path), names) if is_parquet else names),
-            *_REPEATED,
+            *_DICTIONARY_COLUMNS,
         ],
-        column_encoding=dict.fromkeys(_CLOSE, "DELTA_BINARY_PACKED"),
+        column_encoding=dict.fromkeys(_DELTA_COLUMNS, "DELTA_BINARY_PACKED"),
     )
 
 
 def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
     """Write the answers of all parts to one file.
 
-    The parts were opened with `to_join` and are in the order of the splits; `split` is the first.
+    The parts were opened with `to_join` and are in the order of the splits. `split` is the first
+    split.
     """
     if form is QueryFormat.PARQUET:
         _join_parquet(parts, path, split)
@@ -486,26 +502,26 @@ def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QueryS
     header = io.BytesIO()
     if form is QueryFormat.CSV:
         pa_csv.CSVWriter(header, _csv_schema(split)).close()
-    with open(path, "wb") as whole:
+    with open(path, "wb") as joined:
         for number, part in enumerate(parts):
             with input_stream(part) as file:
                 file.read(header.tell() if number else 0)
-                shutil.copyfileobj(file, whole, _COPY_BYTES)
+                shutil.copyfileobj(file, joined, _COPY_BYTES)
 
 
 def _join_parquet(parts: Sequence[str], path: str, split: QuerySplit) -> None:
-    with _mapped(parts[0]) as file:
+    with _open_part(parts[0]) as file:
         schema = pa.ipc.open_stream(file).schema
     with _parquet_writer(path, schema, split) as writer:
         for part in parts:
-            with _mapped(part) as file:
+            with _open_part(part) as file:
                 for batch in pa.ipc.open_stream(file):
                     rows = pa.Table.from_batches([batch]).select(schema.names).cast(schema)
                     writer.write_table(rows, row_group_size=max(len(batch), 1))
 
 
-def _mapped(part: str) -> pa.NativeFile:
-    return input_stream(part) if store_of(part).needs_requests else pa.memory_map(part)
+def _open_part(path: str) -> pa.NativeFile:
+    return input_stream(path) if store_of(path).needs_requests else pa.memory_map(path)
 
 
 def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:
@@ -519,8 +535,8 @@ def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterat
                 yield column.path_in_schema
 
 
-def _metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
-    """Return the metadata of a file of queries, with the columns of answers added for Spark."""
+def _answer_metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
+    """Return the metadata of a file of queries, with the answer columns in Spark's schema."""
     if not queries.metadata or _SPARK_SCHEMA not in queries.metadata:
         return queries.metadata  # type: ignore[no-any-return]
     metadata: dict[bytes, bytes] = dict(queries.metadata)

@@ -35,9 +35,9 @@ from kafka_index.core.fs.registry import (
     store_of,
 )
 from kafka_index.core.fs.store import COMPRESSIONS
+from kafka_index.core.log.choices import By
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.keys import PARTITION, TOPIC
+from kafka_index.core.query.lookups import PARTITION, TOPIC
 
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
@@ -51,12 +51,12 @@ LINE = "line"
 
 _MAX_NAMES = 20
 # Names that Spark ignores in a folder of files (InMemoryFileIndex).
-_NOT_DATA = ("_", ".")
-_COPYING = "._COPYING_"
+_HIDDEN_PREFIXES = ("_", ".")
+_COPY_SUFFIX = "._COPYING_"
 
 
 class QueryFormat(Enum):
-    """The format of files of queries and answers: its name in texts, and its endings."""
+    """The format of files of queries and answers, with its name in messages and its endings."""
 
     PARQUET = "parquet", "Parquet", (".parquet",)
     CSV = "csv", "CSV", (".csv",)
@@ -71,10 +71,10 @@ class QueryFormat(Enum):
         return member
 
     @classmethod
-    def of(cls, path: str) -> QueryFormat | None:
+    def from_path(cls, path: str) -> QueryFormat | None:
         """Return the format of a path by its ending, None for an unknown ending."""
         ending = os.path.splitext(path)[1].lower()
-        return next((form for form in cls if ending in form.endings), None)
+        return next((format_ for format_ in cls if ending in format_.endings), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +82,19 @@ class QuerySplit:
     """A file of queries, or some row groups of a Parquet file.
 
     Splits are numbered in the order of the queries. A Parquet file without rows has a split without
-    row groups. `rows` is None if it is unknown before the read. `size_bytes` is the approximate
-    size of the read, and `file_bytes` the size of the file when it was checked. `first_row` is the
-    number of queries of the file before the split. `columns` are the columns of all files, in the
-    order of the first file; for JSON lines, the members of the first lines of all files.
+    row groups.
+
+    Attributes
+    ----------
+    rows : int, optional
+        The number of queries, None if unknown before the read.
+    size_bytes, file_bytes : int
+        The approximate size of the split, and the size of the file when it was checked.
+    columns : tuple of str
+        The columns of all files, in the order of the first file. For JSON lines, the members of the
+        first lines of all files.
+    first_row : int
+        The number of queries of the file before the split.
     """
 
     number: int
@@ -102,14 +111,14 @@ class QuerySplit:
     def check_unchanged(self) -> None:
         """Raise `InputError` if the file has another size, or is missing."""
         if file_size(self.path) != self.file_bytes:
-            raise self.changed()
+            raise self.changed_error()
 
-    def changed(self) -> ReadError:
+    def changed_error(self) -> ReadError:
         """Return the error for a file that changed after it was checked."""
         return ReadError(
             "the file of queries changed during the run",
             path=self.path,
-            hint="run again when nothing writes to it",
+            hint="run again when no process writes to the file",
         )
 
 
@@ -135,10 +144,11 @@ def open_queries(path: str, by: By) -> Queries:
 
     The path is a Parquet (``.parquet``), CSV (``.csv``) or JSON lines (``.json``, ``.jsonl``,
     ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
-    ``_`` or ``.`` are ignored in folders and globs. Text may be compressed. Raises `InputError` if
-    there are no files, they have several formats or an unknown one, or their columns are missing,
-    of the wrong type, named like answer columns, or not the same in all files. For JSON lines
-    only the first lines of each file are checked.
+    ``_`` or ``.`` are ignored in folders and globs. CSV and JSON files may be compressed.
+
+    Raises `InputError` if there are no files, the files have several formats or an unknown format,
+    or columns are missing, have the wrong type or the name of an answer column, or differ between
+    files. For JSON lines, only the first lines of each file are checked.
     """
     files, form = find_query_files(path)
     if form is QueryFormat.PARQUET:
@@ -147,7 +157,7 @@ def open_queries(path: str, by: By) -> Queries:
         sizes = list(map(file_size, files))
         names = _check_csv(files, by) if form is QueryFormat.CSV else _check_json(files, by)
         splits = [
-            QuerySplit(number, file, form, by, (), None, size, size, names or needed_columns(by))
+            QuerySplit(number, file, form, by, (), None, size, size, names or query_columns(by))
             for number, (file, size) in enumerate(zip(files, sizes, strict=True))
         ]
     return Queries(path, by, form, tuple(files), tuple(splits))
@@ -160,8 +170,7 @@ def read_split(
 
     JSON lines have the column `LINE` instead of members that are not part of a query, unless the
     answers are written `as_parquet`. A batch of Parquet has at most `max_rows`, a batch of text a
-    few MB. Raises `InputError` if the file cannot be read, does not parse, or has changed since it
-    was checked.
+    few MB. Raises `InputError` if the file cannot be read or parsed, or changed after the check.
     """
     split.check_unchanged()
     if split.format is QueryFormat.PARQUET:
@@ -189,28 +198,28 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
     if there are no files, an ending is unknown, or there are several formats.
     """
     roots = expand_input(path)
-    named_outright = not glob.has_magic(path) or roots == [absolute_path(path)]
+    is_single_file = not glob.has_magic(path) or roots == [absolute_path(path)]
     files = [
         file
         for root in roots
-        if named_outright or not _is_hidden(os.path.basename(root))
-        for file in (_walk(root) if directory_exists(root) else [root])
+        if is_single_file or not _is_hidden(os.path.basename(root))
+        for file in (_list_files(root) if directory_exists(root) else [root])
     ]
     files = list(dict.fromkeys(files))
-    every = ", ".join(ending for form in QueryFormat for ending in form.endings)
+    endings = ", ".join(ending for form in QueryFormat for ending in form.endings)
     if not files:
-        raise InputError("no query files found", path=path, expected=f"files that end in {every}")
-    forms = [_form_of(file) for file in files]
+        raise InputError("no query files found", path=path, expected=f"files that end in {endings}")
+    forms = [_find_format(file) for file in files]
     for file, form in zip(files, forms, strict=True):
         if form is None:
-            raise InputError("a query file has an unknown ending", path=file, expected=every)
+            raise InputError("a query file has an unknown ending", path=file, expected=endings)
         if form is not forms[0]:
             raise InputError(
-                f"queries of several formats: also {file}",
-                path=files[0],
+                f"the format of the file differs from {files[0]}",
+                path=file,
                 hint="look up each format in a separate run",
             )
-    assert forms[0] is not None  # noqa: S101, for mypy: the loop refused it
+    assert forms[0] is not None  # noqa: S101, because mypy needs it
     return files, forms[0]
 
 
@@ -220,62 +229,64 @@ def file_size(path: str) -> int:
     Raises `InputError` if it cannot be examined, or is not a regular file.
     """
     store = store_of(path)
-    with errors_of(path):
+    with convert_os_errors(path):
         size_bytes = store.info(path).size_bytes
     if store.is_special(path):
         raise InputError(
-            "not a regular file", path=path, hint="queries are read more than once: give a file"
+            "the path is not a regular file",
+            path=path,
+            hint="queries are read more than once; give a regular file",
         )
     return size_bytes
 
 
 @contextmanager
-def errors_of(path: str) -> Iterator[None]:
+def convert_os_errors(path: str) -> Iterator[None]:
     """Raise `InputError` with the path for an error of the operating system."""
     try:
         yield
     except OSError as error:
         raise InputError(
-            f"cannot read the queries: {error.strerror or error}", path=path
+            f"the queries cannot be read: {error.strerror or error}", path=path
         ) from error
 
 
-def _form_of(path: str) -> QueryFormat | None:
+def _find_format(path: str) -> QueryFormat | None:
     stem, ending = os.path.splitext(path)
     if ending.lower() not in COMPRESSIONS:
-        return QueryFormat.of(path)
-    form = QueryFormat.of(stem)
+        return QueryFormat.from_path(path)
+    form = QueryFormat.from_path(stem)
     return None if form is QueryFormat.PARQUET else form
 
 
 def _is_hidden(name: str) -> bool:
-    return name.startswith(_NOT_DATA) or name.endswith(_COPYING)
+    return name.startswith(_HIDDEN_PREFIXES) or name.endswith(_COPY_SUFFIX)
 
 
-def _walk(root: str) -> Iterator[str]:
+def _list_files(root: str) -> Iterator[str]:
     entries = [entry for entry in scan_directory(root) if not _is_hidden(entry.name)]
     entries.sort(key=lambda entry: entry.name)
     folders = [entry.path for entry in entries if entry.is_directory()]
     for path in folders:
-        _refuse_column(path)
+        _refuse_partition_folder(path)
     yield from (entry.path for entry in entries if not entry.is_directory())
     for path in folders:
-        yield from _walk(path)
+        yield from _list_files(path)
 
 
-def _refuse_column(folder: str) -> None:
+def _refuse_partition_folder(folder: str) -> None:
     if "=" in os.path.basename(folder):
         raise InputError(
             "a folder name contains the value of a column",
             path=folder,
-            hint="columns in folder names are not read: store them in the files",
+            hint="columns in folder names are not read; store the columns in the files",
         )
 
 
 # ---------------------------------------------------------------------------------------- columns
 
 
-def needed_columns(by: By) -> tuple[str, str, str]:
+def query_columns(by: By) -> tuple[str, str, str]:
     return TOPIC, PARTITION, by.column
 
 
@@ -287,8 +298,8 @@ def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None
     check_names(schema.names, by, path=path)
     problems = [
         f"{name} is {schema.field(name).type}, not {expected}"
-        for name in needed_columns(by)
-        if (expected := _expected(name, schema.field(name).type)) is not None
+        for name in query_columns(by)
+        if (expected := _expected_type(name, schema.field(name).type)) is not None
     ]
     if problems:
         raise InputError(f"columns of the wrong type: {', '.join(problems)}", path=path)
@@ -296,90 +307,95 @@ def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None
 
 def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> None:
     """Check the names of columns, as `check_columns` does."""
-    needed = needed_columns(by)
-    missing = [name for name in needed if name not in names]
-    if missing:
-        shown = [repr(name) if name != name.strip() else name for name in names]
+    required = query_columns(by)
+    missing_names = [name for name in required if name not in names]
+    if missing_names:
+        quoted_names = [repr(name) if name != name.strip() else name for name in names]
         raise InputError(
-            f"no column {', '.join(missing)}",
+            f"the queries have no column {', '.join(missing_names)}",
             path=path,
-            expected=", ".join(needed),
-            found=first_of(shown, _MAX_NAMES) or "no columns",
-            hint=_hint(names, by),
+            expected=", ".join(required),
+            found=first_of(quoted_names, _MAX_NAMES) or "no columns",
+            hint=_other_key_hint(names, by),
         )
-    repeated = [name for name in needed if names.count(name) > 1]
+    repeated = [name for name in required if names.count(name) > 1]
     if repeated:
-        raise InputError(f"more than one column {', '.join(repeated)}", path=path)
+        raise InputError(f"the queries have more than one column {', '.join(repeated)}", path=path)
     refuse_collisions(names, path=path)
 
 
 def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
     """Reject columns with names of answer columns; in Spark, names are case-insensitive."""
-    taken = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
+    collisions = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
         name for name in set(names) if name.lower() in ANSWER_SCHEMA.names
     )
-    if taken:
+    if collisions:
         raise InputError(
-            f"columns have the names of answer columns: {', '.join(taken)}",
+            f"columns have the names of answer columns: {', '.join(collisions)}",
             path=path,
-            hint="rename them (are these the answers of an earlier run?)",
+            hint="rename the columns; the file may contain answers of an earlier run",
         )
 
 
-def _hint(names: Sequence[str], by: By) -> str | None:
-    other = By.TIMESTAMP if by is By.OFFSET else By.OFFSET
-    if by.column not in names and other.column in names:
-        return f"these queries ask by {other.value}: give --by {other.value}"
+def _other_key_hint(names: Sequence[str], by: By) -> str | None:
+    other_key = By.TIMESTAMP if by is By.OFFSET else By.OFFSET
+    if by.column not in names and other_key.column in names:
+        return f"the queries have a column {other_key.column}: give --by {other_key.value}"
     return None
 
 
-def _expected(name: str, found: pa.DataType) -> str | None:
-    """Return the expected type of a column, None if its type is valid."""
-    kind = found.value_type if pa.types.is_dictionary(found) else found
+def _expected_type(name: str, column_type: pa.DataType) -> str | None:
+    """Return the expected type of a column, None if the type is valid."""
+    value_type = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     if name == TOPIC:
-        return None if _is_string(kind) else "a string"
-    if pa.types.is_integer(kind):
+        return None if _is_string(value_type) else "a string"
+    if pa.types.is_integer(value_type):
         return None
     if name == By.TIMESTAMP.column:
-        is_time = pa.types.is_timestamp(kind) or pa.types.is_date(kind)
+        is_time = pa.types.is_timestamp(value_type) or pa.types.is_date(value_type)
         return None if is_time else "an integer (milliseconds), a timestamp or a date"
     return "an integer"
 
 
-def _is_string(kind: pa.DataType) -> bool:
+def _is_string(column_type: pa.DataType) -> bool:
     types = pa.types
     return any(
-        check(kind) for check in (types.is_string, types.is_large_string, types.is_string_view)
+        is_type(column_type)
+        for is_type in (types.is_string, types.is_large_string, types.is_string_view)
     )
 
 
 def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Reject files that do not have the columns of the first file, in any order.
-
-    Raises `InputError` with the differences of the first mismatching file.
-    """
-    first_path, first = schemas[0]
+    """Reject files whose columns, in any order, differ from the columns of the first file."""
+    first_path, first_schema = schemas[0]
     for path, schema in schemas[1:]:
-        differences = list(_differences(first, schema))
-        if not differences and len(set(first.names)) < len(first) and schema.names != first.names:
-            differences = ["columns that share a name are in another order"]
+        differences = list(_describe_differences(first_schema, schema))
+        if (
+            not differences
+            and len(set(first_schema.names)) < len(first_schema)
+            and schema.names != first_schema.names
+        ):
+            differences = ["columns with the same name are in another order"]
         if differences:
             raise InputError(
-                f"not the columns of {first_path}: {', '.join(differences)}",
+                f"the columns differ from {first_path}: {', '.join(differences)}",
                 path=path,
                 hint="look up files with different columns in separate runs",
             )
 
 
-def _differences(one: pa.Schema, other: pa.Schema) -> Iterator[str]:
-    for name in dict.fromkeys(one.names):
-        if one.names.count(name) != other.names.count(name):
-            yield f"no {name}" if name not in other.names else f"{name} more or less often"
-        elif one.names.count(name) == 1 and one.field(name).type != other.field(name).type:
-            yield f"{name} is {other.field(name).type}, not {one.field(name).type}"
-    for name in dict.fromkeys(other.names):
-        if name not in one.names:
-            yield f"an additional {name}"
+def _describe_differences(expected: pa.Schema, schema: pa.Schema) -> Iterator[str]:
+    for name in dict.fromkeys(expected.names):
+        count, expected_count = schema.names.count(name), expected.names.count(name)
+        if not count:
+            yield f"{name} is missing"
+        elif count != expected_count:
+            yield f"{count} columns named {name}, not {expected_count}"
+        elif count == 1 and expected.field(name).type != schema.field(name).type:
+            yield f"{name} is {schema.field(name).type}, not {expected.field(name).type}"
+    for name in dict.fromkeys(schema.names):
+        if name not in expected.names:
+            yield f"{name} is additional"
 
 
 # ----------------------------------------------------------------------------------------- Parquet
@@ -391,9 +407,9 @@ _BATCH_BYTES = 256 << 20
 _MIN_BATCH_ROWS = 1_000
 
 _ARROW_SCHEMA = b"ARROW:schema"
-# Spark and Hive used to write timestamps as 96-bit integers without a unit. As nanoseconds, they
-# overflow, and Spark cannot read them. So they become microseconds, as in current Spark.
-_INSTANT = pa.timestamp("us", "UTC")
+# Spark and Hive used to write timestamps as 96-bit integers. Nanoseconds overflow, and Spark cannot
+# read them, so these timestamps become microseconds, as in current Spark.
+_INT96_TYPE = pa.timestamp("us", "UTC")
 
 
 def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
@@ -406,7 +422,7 @@ def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     footers: list[pq.FileMetaData] = []
     sizes = [file_size(path) for path in files]
     for path in files:
-        with _parquet_errors_of(path):
+        with _convert_parquet_errors(path):
             footers.append(read_footer(path))
             schemas.append((path, parquet_schema(footers[-1])))
         check_columns(schemas[-1][1], by, path=path)
@@ -416,7 +432,7 @@ def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     splits: list[QuerySplit] = []
     for path, footer, size in zip(files, footers, sizes, strict=True):
         first_row = 0
-        for groups in _row_groups(footer, split_rows):
+        for groups in _divide_row_groups(footer, split_rows):
             metadata = [footer.row_group(group) for group in groups]
             splits.append(
                 QuerySplit(
@@ -444,15 +460,15 @@ def read_footer(path: str) -> pq.FileMetaData:
 
 def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
     """Return the columns of a file, with the types in which they are read and written."""
-    # The metadata of the file comes with the schema only if Arrow wrote it.
+    # The schema contains the metadata of the file only if Arrow wrote the file.
     metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
     schema = footer.schema.to_arrow_schema()
     schema = schema.with_metadata({**metadata, **(schema.metadata or {})} or None)
-    for number in _instants(footer):
+    for number in _int96_columns(footer):
         name = footer.schema.column(number).path
-        place = schema.get_field_index(name)
-        if place >= 0:
-            schema = schema.set(place, schema.field(place).with_type(_INSTANT))
+        position = schema.get_field_index(name)
+        if position >= 0:
+            schema = schema.set(position, schema.field(position).with_type(_INT96_TYPE))
     return schema
 
 
@@ -461,21 +477,21 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
     rows = 0
-    with _parquet_errors_of(split.path):
+    with _convert_parquet_errors(split.path):
         file = readable(split.path)
         footer = pq.read_metadata(file)
-        unit = "us" if _instants(footer) else None
+        unit = "us" if _int96_columns(footer) else None
         if any(group >= footer.num_row_groups for group in split.row_groups):
-            raise split.changed()
+            raise split.changed_error()
         schema = parquet_schema(footer)
         with pq.ParquetFile(
             file,
             metadata=footer,
             coerce_int96_timestamp_unit=unit,
-            # Each topic is then looked up once, not once per row.
+            # With a dictionary, each topic is looked up once instead of once per row.
             read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
-        ) as opened:
-            batches = opened.iter_batches(
+        ) as parquet_file:
+            batches = parquet_file.iter_batches(
                 batch_size=_batch_rows(footer, split.row_groups, max_rows),
                 row_groups=list(split.row_groups),
                 use_threads=False,
@@ -484,21 +500,21 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
                 rows += batch.num_rows
                 yield batch
     if rows != split.rows:
-        raise split.changed()
+        raise split.changed_error()
 
 
-def _row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
+def _divide_row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
     """Yield the row groups of each split: at most `max_rows`, or a single larger group."""
     groups: list[int] = []
     rows = 0
     for number in range(footer.num_row_groups):
-        more = footer.row_group(number).num_rows
-        if groups and rows + more > max_rows:
+        group_rows = footer.row_group(number).num_rows
+        if groups and rows + group_rows > max_rows:
             yield tuple(groups)
             groups, rows = [], 0
         groups.append(number)
-        rows += more
-    # A file without rows also has a split, whose part contains the columns.
+        rows += group_rows
+    # A file without rows also has a split, so that the output contains its columns.
     yield tuple(groups)
 
 
@@ -513,7 +529,7 @@ def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
     return sum(group.column(number).total_compressed_size for number in range(group.num_columns))
 
 
-def _instants(footer: pq.FileMetaData) -> list[int]:
+def _int96_columns(footer: pq.FileMetaData) -> list[int]:
     """Return the columns of 96-bit timestamps."""
     return [
         number
@@ -523,18 +539,18 @@ def _instants(footer: pq.FileMetaData) -> list[int]:
 
 
 @contextmanager
-def _parquet_errors_of(path: str) -> Iterator[None]:
+def _convert_parquet_errors(path: str) -> Iterator[None]:
     """Raise `InputError` with the path for an error of a Parquet file."""
     try:
-        with errors_of(path):
+        with convert_os_errors(path):
             yield
     except pa.ArrowException as error:
-        raise InputError(f"not a valid Parquet file: {error}", path=path) from error
+        raise InputError(f"the file is not a valid Parquet file: {error}", path=path) from error
 
 
 # -------------------------------------------------------------------------------------------- text
 
-# DuckDB holds a row in memory.
+# DuckDB reads a row into memory.
 _MAX_ROW_BYTES = 16 << 20
 _BATCH_TEXT_BYTES = 8 << 20
 _MIN_TEXT_ROWS = 2_048
@@ -543,22 +559,22 @@ _COPY_BYTES = 1 << 20
 # The members of the first lines determine the columns of Parquet.
 _FIRST_LINES = 1_000
 # Characters that DuckDB expands in a path.
-_MAGIC = re.compile(r"[*?\[{]")
+_GLOB_CHARACTERS = re.compile(r"[*?\[{]")
 # The line with the reason in DuckDB's errors about CSV.
-_CAUSE = re.compile(
+_CSV_CAUSE = re.compile(
     r"^(Expected Number of|Value with|Invalid unicode|Maximum line).*$", re.MULTILINE
 )
-_CSV = (
+_CSV_OPTIONS = (
     "header = true, auto_detect = false, delim = ',', quote = '\"', escape = '\"', nullstr = '', "
     "allow_quoted_nulls = false"
 )
 
 
 def _check_csv(files: Sequence[str], by: By) -> tuple[str, ...]:
-    """Check the headers of all files; return their columns, none if all files are empty."""
+    """Check the headers of all files, and return their columns; empty if all files are empty."""
     schemas: list[tuple[str, pa.Schema]] = []
     for path in files:
-        if names := _csv_header(path):
+        if names := _read_csv_header(path):
             check_names(names, by, path=path)
             schemas.append((path, pa.schema([(name, pa.string()) for name in names])))
     if not schemas:
@@ -567,10 +583,10 @@ def _check_csv(files: Sequence[str], by: By) -> tuple[str, ...]:
     return tuple(schemas[0][1].names)
 
 
-def _csv_header(path: str) -> list[str]:
-    with errors_of(path), input_stream(path) as stream:
-        text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
-        return next((row for row in csv.reader(text) if row), [])
+def _read_csv_header(path: str) -> list[str]:
+    with convert_os_errors(path), input_stream(path) as stream:
+        csv_text = io.TextIOWrapper(stream, "utf-8-sig", errors="replace", newline="")
+        return next((row for row in csv.reader(csv_text) if row), [])
 
 
 def _check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
@@ -578,50 +594,50 @@ def _check_json(files: Sequence[str], by: By) -> tuple[str, ...]:
     members: dict[str, None] = {}
     for path in files:
         query = f"SELECT json_keys(json) FROM {_json_source()} LIMIT {_FIRST_LINES}"  # noqa: S608
-        found = [
+        lines = [
             names
-            for batch in _query(path, QueryFormat.JSON, query)
+            for batch in _run_query(path, QueryFormat.JSON, query)
             for names in batch.column(0).to_pylist()
         ]
-        if found:
-            names = dict.fromkeys(name for names in found for name in names)
+        if lines:
+            names = dict.fromkeys(name for names in lines for name in names)
             check_names(list(names), by, path=path)
             members.update(names)
     return tuple(members)
 
 
 def _read_csv(split: QuerySplit) -> Iterator[pa.RecordBatch]:
-    names = _csv_header(split.path)
+    names = _read_csv_header(split.path)
     if not names:
         return
     if sorted(names) != sorted(split.columns):
-        raise split.changed()
-    places = list(range(len(names)))
+        raise split.changed_error()
+    positions = list(range(len(names)))
     if names != list(split.columns):
-        places = list(map(names.index, split.columns))
-    types = ", ".join(f"c{place}: 'VARCHAR'" for place in range(len(names)))
-    source = f"read_csv(?, {_CSV}, columns = {{{types}}}, max_line_size = {_MAX_ROW_BYTES}"
-    chosen = ", ".join(f"c{place}" for place in places)
-    query = f"SELECT {chosen} FROM {source}, compression = 'none')"  # noqa: S608, no value is in it
-    for batch in _query(split.path, split.format, query):
+        positions = list(map(names.index, split.columns))
+    types = ", ".join(f"c{position}: 'VARCHAR'" for position in range(len(names)))
+    source = f"read_csv(?, {_CSV_OPTIONS}, columns = {{{types}}}, max_line_size = {_MAX_ROW_BYTES}"
+    columns = ", ".join(f"c{position}" for position in positions)
+    query = f"SELECT {columns} FROM {source}, compression = 'none')"  # noqa: S608, column numbers only
+    for batch in _run_query(split.path, split.format, query):
         yield pa.RecordBatch.from_arrays(batch.columns, list(split.columns))
 
 
 def _read_json(split: QuerySplit, *, as_columns: bool) -> Iterator[pa.RecordBatch]:
-    """Read all members of JSON lines; without `as_columns`, only query columns and the lines."""
-    names = split.columns if as_columns else needed_columns(split.by)
-    chosen = [f"json ->> '{_pointer(name)}'" for name in names]
-    more = ["json::VARCHAR", "json_keys(json)"]
-    query = f"SELECT {', '.join([*chosen, *more])} FROM {_json_source()}"  # noqa: S608, as quoted
+    """Read JSON lines: all members with `as_columns`, otherwise query columns and the lines."""
+    names = split.columns if as_columns else query_columns(split.by)
+    members = [f"json ->> '{_json_pointer(name)}'" for name in names]
+    columns = ", ".join([*members, "json::VARCHAR", "json_keys(json)"])
+    query = f"SELECT {columns} FROM {_json_source()}"  # noqa: S608, names are quoted
     rows = 0
-    for batch in _query(split.path, split.format, query):
-        *columns, lines, members = batch.columns
-        _check_members(lines, members, rows, split, as_columns=as_columns)
+    for batch in _run_query(split.path, split.format, query):
+        *values, lines, member_names = batch.columns
+        _check_members(lines, member_names, rows, split, as_columns=as_columns)
         rows += len(batch)
         if as_columns:
-            yield pa.RecordBatch.from_arrays(columns, list(names))
+            yield pa.RecordBatch.from_arrays(values, list(names))
         else:
-            yield pa.RecordBatch.from_arrays([*columns, lines], [*names, LINE])
+            yield pa.RecordBatch.from_arrays([*values, lines], [*names, LINE])
 
 
 def _json_source() -> str:
@@ -631,8 +647,8 @@ def _json_source() -> str:
     )
 
 
-def _pointer(name: str) -> str:
-    """Return a member as a JSON pointer (RFC 6901), quoted for SQL."""
+def _json_pointer(name: str) -> str:
+    """Return the JSON pointer (RFC 6901) of a member, quoted for SQL."""
     return "/" + name.replace("~", "~0").replace("/", "~1").replace("'", "''")
 
 
@@ -640,10 +656,10 @@ def _check_members(
     lines: pa.Array, members: pa.Array, rows: int, split: QuerySplit, *, as_columns: bool
 ) -> None:
     """Reject lines that are not objects, and members that collide with answer columns."""
-    empty = pc.equal(pc.list_value_length(members), 0)
-    bad = pc.and_(empty, pc.invert(pc.starts_with(lines, "{")))
-    if pc.any(bad).as_py():
-        row = rows + pc.index(bad, True).as_py() + 1
+    is_empty = pc.equal(pc.list_value_length(members), 0)
+    is_other_value = pc.and_(is_empty, pc.invert(pc.starts_with(lines, "{")))
+    if pc.any(is_other_value).as_py():
+        row = rows + pc.index(is_other_value, True).as_py() + 1
         raise InputError(f"query {row} is not a JSON object", path=split.path)
     names = pc.unique(members.flatten()).to_pylist()
     refuse_collisions(names, path=split.path)
@@ -651,45 +667,49 @@ def _check_members(
     if unknown:
         row, name = next(
             (row, name)
-            for row, found in enumerate(members.to_pylist(), rows + 1)
-            for name in found
+            for row, names in enumerate(members.to_pylist(), rows + 1)
+            for name in names
             if name in unknown
         )
         raise InputError(
-            f"query {row}: the member {name!r} is in none of the files' first lines",
+            f"query {row} has the member {name!r}, which the first lines of all files lack",
             path=split.path,
-            hint="they determine the columns of answers in Parquet: put such a line first, or "
-            "write JSON lines",
+            hint="the first lines determine the columns of answers in Parquet: move a line with "
+            "this member to the start, or write JSON lines",
         )
 
 
-def _query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]:
+def _run_query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a DuckDB query over a file, whose path is its parameter.
 
     Raises `InputError` with the row or line that does not parse.
     """
     import duckdb  # noqa: PLC0415, slow to import
 
-    with errors_of(path), _plain_file(path) as plain:
-        rows = _estimate_rows_per_batch(plain)
+    with convert_os_errors(path), _uncompressed_file(path) as plain_path:
+        rows = _estimate_rows_per_batch(plain_path)
         with closing(duckdb.connect(config={"threads": 1})) as connection:
             try:
-                yield from connection.sql(query, params=[plain]).to_arrow_reader(rows)
+                yield from connection.sql(query, params=[plain_path]).to_arrow_reader(rows)
             except duckdb.InvalidInputException as error:
-                raise _parse_error(path, plain, str(error), form) from error
+                raise _parse_error(path, plain_path, str(error), form) from error
             except duckdb.Error as error:
-                raise ReadError(f"cannot read the queries: {error}", path=path) from error
+                raise ReadError(f"the queries cannot be read: {error}", path=path) from error
 
 
 @contextmanager
-def _plain_file(path: str) -> Iterator[str]:
+def _uncompressed_file(path: str) -> Iterator[str]:
     """Yield the path of a local file with the text from the first non-blank line on.
 
-    It is the file itself, unless the file is compressed or remote, begins with a blank, or has a
-    path that DuckDB expands.
+    The file is copied only if it is compressed or remote, begins with a blank, or has a path that
+    DuckDB expands.
     """
-    is_packed = os.path.splitext(path)[1].lower() in COMPRESSIONS
-    if not is_packed and not store_of(path).needs_requests and not _MAGIC.search(path):
+    is_compressed = os.path.splitext(path)[1].lower() in COMPRESSIONS
+    if (
+        not is_compressed
+        and not store_of(path).needs_requests
+        and not _GLOB_CHARACTERS.search(path)
+    ):
         with open(path, "rb") as file:
             if not file.read(1).isspace():
                 yield path
@@ -712,23 +732,27 @@ def _estimate_rows_per_batch(path: str) -> int:
     return max(min(READ_ROWS, _BATCH_TEXT_BYTES // row_bytes), _MIN_TEXT_ROWS)
 
 
-def _parse_error(path: str, plain: str, text: str, form: QueryFormat) -> InputError:
+def _parse_error(path: str, plain_path: str, duckdb_message: str, form: QueryFormat) -> InputError:
     """Convert DuckDB's error for a text that does not parse."""
-    cause = _CAUSE.search(text)
-    reason = cause[0] if cause else text.splitlines()[0].removeprefix("Invalid Input Error: ")
+    cause = _CSV_CAUSE.search(duckdb_message)
+    reason = (
+        cause[0] if cause else duckdb_message.splitlines()[0].removeprefix("Invalid Input Error: ")
+    )
     if form is QueryFormat.JSON:
-        return InputError(f"line {_bad_json_line(plain) or 1} does not parse: {reason}", path=path)
-    row = re.search(r"CSV Error on Line: (\d+)", text)
-    place = f"row {row[1]}, with the header," if row else "a row"
+        line = _first_invalid_line(plain_path) or 1
+        return InputError(f"line {line} does not parse: {reason}", path=path)
+    row = re.search(r"CSV Error on Line: (\d+)", duckdb_message)
+    subject = f"row {row[1]}, with the header," if row else "a row"
     return InputError(
-        f"{place} does not parse: {reason}",
+        f"{subject} does not parse: {reason}",
         path=path,
-        hint="rows have as many cells as the header, closed quotes, and equal line ends (RFC 4180)",
+        hint="each row needs the cells of the header, closed quotes, and equal line ends (RFC "
+        "4180)",
     )
 
 
-def _bad_json_line(path: str) -> int | None:
-    """Return the number of the first line that is not JSON; DuckDB's number is off by one."""
+def _first_invalid_line(path: str) -> int | None:
+    """Return the number of the first line that is not JSON, because DuckDB's is off by one."""
     with open(path, "rb") as file:
         for number, line in enumerate(file, 1):
             try:

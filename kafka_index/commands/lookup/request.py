@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kafka_index.core.format.config import LogConfig, parse_integer
 from kafka_index.core.format.integers import INT32_MAX
@@ -25,7 +27,7 @@ from kafka_index.core.job.request import (
     parameter,
     parameters,
 )
-from kafka_index.core.log.choices import Resolve, Status, UpperBound
+from kafka_index.core.log.choices import By, Resolve, Status, UpperBound
 from kafka_index.core.parameters import (
     KafkaSettings,
     LogRequest,
@@ -33,33 +35,37 @@ from kafka_index.core.parameters import (
     indexes_parameter,
     topics_parameter,
 )
-from kafka_index.core.query.choices import By
+
+if TYPE_CHECKING:
+    from kafka_index.core.query.inventory import Inventory
 
 # The special timestamps: -1 to -6.
-_PLACES = range(-6, 0)
+_SPECIAL_TIMES = range(-6, 0)
 #: Statuses for `--fail-on`, and short names of two of them.
 _FAILING = [status.text for status in Status if status is not Status.FOUND]
-_SHORT = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
+_STATUS_ALIASES = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
 
 
 class StatusesKind(NamesKind):
     """Statuses of queries."""
 
     def convert(self, value: Any, name: str, now: int) -> tuple[str, ...]:
-        return tuple(_SHORT.get(one, one) for one in super().convert(value, name, now))
+        return tuple(
+            _STATUS_ALIASES.get(status, status) for status in super().convert(value, name, now)
+        )
 
 
-class Place(int):
-    """A special timestamp, which means a position in the log."""
+class SpecialTime(int):
+    """A special timestamp of ``ListOffsets``, such as -1 for the log end."""
 
 
-class PlaceKind(TimeKind):
-    """A time (`Moment`), or a `Place`."""
+class SpecialTimeKind(TimeKind):
+    """A time (`Moment`), or a `SpecialTime`."""
 
     def convert(self, value: Any, name: str, now: int) -> Any:
         number = parse_integer(value) if isinstance(value, str) else None
-        if number is not None and number in _PLACES:
-            return Place(number)
+        if number is not None and number in _SPECIAL_TIMES:
+            return SpecialTime(number)
         return super().convert(value, name, now)
 
 
@@ -89,7 +95,7 @@ class LookupRequest(LogRequest):
     )
     by: By | None = parameter(ChoiceKind(By), Group.SELECTION, "Key of the queries.", default=None)
     fail_on: tuple[str, ...] = parameter(
-        StatusesKind((*_SHORT, *_FAILING)),
+        StatusesKind((*_STATUS_ALIASES, *_FAILING)),
         Group.BEHAVIOUR,
         "Exit with 1 if a query has one of these statuses (separated by commas): invalid, "
         f"unknown, {', '.join(_FAILING)}. The answers are written in any case.",
@@ -113,13 +119,13 @@ class LookupRequest(LogRequest):
     starting_offsets: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "Write the found offsets as Spark's startingOffsets. Requires one query per partition.",
+        "Write the resulting offsets as Spark's startingOffsets. Requires one query per partition.",
         default=None,
     )
     reset_offsets: str | None = parameter(
         PathKind("FILE"),
         Group.OUTPUT,
-        "Write the found offsets for `kafka-consumer-groups --reset-offsets --from-file`.",
+        "Write the resulting offsets for `kafka-consumer-groups --reset-offsets --from-file`.",
         default=None,
     )
     config: KafkaSettings = config_parameter()
@@ -151,6 +157,20 @@ class LookupRequest(LogRequest):
             return config
         return replace(config, max_decompressed_bytes=self.max_decompressed_bytes)
 
+    def collect_inventory(
+        self, paths: Sequence[str] | None = None, topics: re.Pattern[str] | None = None
+    ) -> Inventory:
+        """List the logs of the request, or only the logs of some inputs (`paths`) or `topics`."""
+        from kafka_index.core.query.inventory import collect_inventory  # noqa: PLC0415, slow to import
+
+        return collect_inventory(
+            self.inputs if paths is None else paths,
+            tiered=self.tiered,
+            indexes=self.indexes,
+            upper_bound=self.upper_bound,
+            topics=topics or self.topics,
+        )
+
     @property
     def offsets_files(self) -> list[tuple[str, str]]:
         """The requested output files for offsets, each with the name of its parameter."""
@@ -176,10 +196,10 @@ class MemoryLookupRequest(LookupRequest):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConsoleLookupRequest(LookupRequest):
-    """A table of queries in files; without a table, a single query, whose answer is printed.
+    """A table of queries in files, or a single query, whose answers are printed.
 
-    A single query has at most one key, which is looked up in each partition: in one, several or all
-    partitions of a topic, or of matching topics.
+    A single query has at most one key. The key is looked up in the requested partitions of a topic
+    or of matching topics, by default in all partitions.
     """
 
     topic: str | None = parameter(
@@ -202,7 +222,7 @@ class ConsoleLookupRequest(LookupRequest):
         default=None,
     )
     at: Any = parameter(
-        PlaceKind(),
+        SpecialTimeKind(),
         Group.SELECTION,
         f"Find the first record at or after TIME. {TIME_HELP} Special values, as in ListOffsets: "
         "-1 (latest), -2 (earliest), -3 (largest timestamp), -4 (earliest local), -5 (latest "
@@ -235,51 +255,53 @@ class ConsoleLookupRequest(LookupRequest):
 
     def __post_init__(self) -> None:
         if self.queries is not None:
-            if given := self._given(_OF_QUESTIONS):
-                raise ArgumentError(f"{{{given}}} goes with a single query, without {{queries}}")
-        elif not (self._given(_OF_QUESTIONS) or self.topics):
+            if name := self._first_given(_SINGLE_FIELDS):
+                raise ArgumentError(
+                    f"{{{name}}} applies only to a single query, without {{queries}}"
+                )
+        elif not (self._first_given(_SINGLE_FIELDS) or self.topics):
             LogRequest.__post_init__(self)
             raise ArgumentError("no queries: give {queries} PATH, {topic} or {topics}")
-        elif given := self._given(_OF_QUERIES):
-            raise ArgumentError(f"{{{given}}} goes with {{queries}}, not with a single query")
+        elif name := self._first_given(_TABLE_FIELDS):
+            raise ArgumentError(f"{{{name}}} requires {{queries}}")
         LogRequest.__post_init__(self)
-        if self.is_question:
-            self._check_question()
+        if self.is_single:
+            self._check_single()
         else:
             self._check_table()
 
-    def _given(self, names: tuple[str, ...]) -> str | None:
-        """Return the first of the fields whose value is not the default."""
-        known = parameters(type(self))
-        return next((one for one in names if getattr(self, one) != known[one].default), None)
+    def _first_given(self, names: tuple[str, ...]) -> str | None:
+        """Return the first field whose value is not the default."""
+        declared = parameters(type(self))
+        return next((name for name in names if getattr(self, name) != declared[name].default), None)
 
-    def _check_question(self) -> None:
+    def _check_single(self) -> None:
         if (self.topic is None) == (self.topics is None):
-            raise ArgumentError("a single query needs {topic} or {topics}, and not both")
+            raise ArgumentError("a single query requires {topic} or {topics}, and not both")
         if self.offset is not None and self.at is not None:
-            raise ArgumentError("a single query needs {offset} or {at}, not both")
+            raise ArgumentError("a single query accepts {offset} or {at}, not both")
         if self.as_json and self.as_offsets:
             raise ArgumentError("{as_json} and {as_offsets} exclude each other")
-        is_of_records = self.resolve in (None, Resolve.RECORD)
-        if not self.has_one_answer and not is_of_records:
+        has_records = self.resolve in (None, Resolve.RECORD)
+        if not self.has_one_answer and not has_records:
             raise ArgumentError(
-                f"{{resolve}} {self.resolve} needs {{topic}}, one {{partitions}}, and {{offset}} "
-                "or {at}: results with several answers always have the level record"
+                f"{{resolve}} {self.resolve} requires {{topic}}, one {{partitions}}, and "
+                "{offset} or {at}; a query of several partitions always has the level record"
             )
-        if self.show_record and not (self.has_one_answer and is_of_records):
+        if self.show_record and not (self.has_one_answer and has_records):
             raise ArgumentError(
-                "{show_record} needs {topic}, one {partitions}, and {offset} or {at}, and "
+                "{show_record} requires {topic}, one {partitions}, {offset} or {at}, and "
                 "{resolve} record"
             )
         if self.key_kind is None and self.offsets_files:
             raise ArgumentError(
-                "{starting_offsets} and {reset_offsets} need {offset} or {at}: -1 is the end of "
-                "each partition, -2 its start"
+                "{starting_offsets} and {reset_offsets} require {offset} or {at}; {at} -1 is the "
+                "log end, and {at} -2 is the log start"
             )
 
     @property
-    def is_question(self) -> bool:
-        """Whether it is a single query, not a table of queries."""
+    def is_single(self) -> bool:
+        """Whether the request is a single query instead of a table of queries."""
         return self.queries is None
 
     @property
@@ -289,31 +311,31 @@ class ConsoleLookupRequest(LookupRequest):
 
     @property
     def key(self) -> int:
-        """The offset, or the time in milliseconds since 1970; 0 for none."""
+        """The offset, or the time in milliseconds since 1970; 0 if the query has no key."""
         return int((self.offset if self.at is None else self.at) or 0)
 
     @property
-    def is_place(self) -> bool:
+    def is_special(self) -> bool:
         """Whether the key is a special timestamp instead of a time."""
-        return isinstance(self.at, Place)
+        return isinstance(self.at, SpecialTime)
 
     @property
     def has_one_answer(self) -> bool:
-        """Whether it is a query about one partition."""
+        """Whether the result is one answer: the query has a key and one partition."""
         if self.topic is None or self.as_offsets or self.offsets_files:
             return False
         return len(self.partitions) == 1 and self.key_kind is not None
 
 
-_OF_QUESTIONS = tuple(
-    each.name
-    for each in fields(ConsoleLookupRequest)
-    if each.name not in LookupRequest.__dataclass_fields__
+_SINGLE_FIELDS = tuple(
+    field.name
+    for field in fields(ConsoleLookupRequest)
+    if field.name not in LookupRequest.__dataclass_fields__
 )
-_OF_QUERIES = ("output", "by", "fail_on", "overwrite")
+_TABLE_FIELDS = ("output", "by", "fail_on", "overwrite")
 
-_IN_BULK = "--queries PATH --output PATH --by offset|timestamp"
-_SINGLE = "(--topic NAME | --topics REGEX) [--partition N]... [--offset N | --at TIME]"
+_TABLE_USAGE = "--queries PATH --output PATH --by offset|timestamp"
+_SINGLE_USAGE = "(--topic NAME | --topics REGEX) [--partition N]... [--offset N | --at TIME]"
 
 LOOKUP = CommandSpec(
     "lookup",
@@ -328,8 +350,8 @@ LOOKUP = CommandSpec(
     read-only.
 
     --queries are rows of Parquet, CSV or JSON lines with the columns topic, partition, and offset
-    or timestamp. The output has the same rows in the same order, with more columns. --topic and
-    --topics look up a single offset or time, and print the result.
+    or timestamp. The output has the same rows in the same order, with additional columns.
+    --topic and --topics look up a single offset or time, and print the result.
 
     \b
     Exit codes:
@@ -340,7 +362,7 @@ LOOKUP = CommandSpec(
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.
     """,
-    usage=f"--input PATH... ({_IN_BULK} | {_SINGLE}) [OPTIONS]",
+    usage=f"--input PATH... ({_TABLE_USAGE} | {_SINGLE_USAGE}) [OPTIONS]",
     examples="""\
 kafka-index lookup --input /dump/broker-1 --topic orders
 kafka-index lookup --input /dump/broker-1 --topic orders --at 2024-05-01T00:00:00Z
@@ -367,5 +389,7 @@ spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
     has_page=True,
 )
 #: The Spark job, for files only, and the Python functions.
-LOOKUP_JOB = replace(LOOKUP, request=LookupRequest, usage=f"--input PATH... {_IN_BULK} [OPTIONS]")
+LOOKUP_JOB = replace(
+    LOOKUP, request=LookupRequest, usage=f"--input PATH... {_TABLE_USAGE} [OPTIONS]"
+)
 MEMORY_LOOKUP = replace(LOOKUP, request=MemoryLookupRequest)

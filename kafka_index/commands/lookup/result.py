@@ -1,21 +1,29 @@
-"""The results of lookups: of a split of queries, of a table, and of a single query.
+"""The results of lookups: of a split of queries, a table, or a single query; offset files.
 
 The rows of a report are counts by partition and status, and findings about the logs.
 """
 
 from __future__ import annotations
 
+import json
+import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 
-from kafka_index.core.errors import plural
+from kafka_index.commands.lookup.request import LookupRequest
+from kafka_index.core.errors import InputError, ReadError, plural
 from kafka_index.core.format.human import shown_path
 from kafka_index.core.format.integers import INT32_MAX
+from kafka_index.core.format.longs import Longs
+from kafka_index.core.fs.durable_files import AtomicFile
+from kafka_index.core.fs.paths import absolute_path, real_path, refuse_overlap
+from kafka_index.core.fs.registry import atomic_file, store_of
 from kafka_index.core.job.result import (
     BAD,
     GOOD,
@@ -31,28 +39,34 @@ from kafka_index.core.job.result import (
     report_schema,
 )
 from kafka_index.core.job.result import Status as StatusRow
-from kafka_index.core.log.choices import Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read.answers import (
+    BATCH_BASE_OFFSET,
+    FOUND_OFFSET,
     GAP,
     INDEX_REFUSED,
     NO_INDEX,
     TAIL,
     UNREADABLE,
+    Answers,
     Findings,
     LookupFinding,
+    SpecialTimestamp,
 )
+from kafka_index.core.query.inventory import NO_PARTITION
+from kafka_index.core.query.lookups import Lookups, QueryBatch, integers, plain_array
 
 #: A row is the number of queries of a partition with a status (``status``, ``queries``), or a
 #: finding (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``). The
-#: ``queries`` of a finding have no answer because of it, or for `GAP` the next batch as answer. The
-#: first malformed queries are findings with a file and a ``row`` in it, from 1. The rows with a
-#: status add up to all queries.
+#: ``queries`` of a finding have no answer, or for `GAP` the next batch as answer. The first
+#: malformed queries are findings with a file and a ``row`` number from 1. The rows with a status
+#: add up to all queries.
 LOOKUP_REPORT_SCHEMA = report_schema(
     [("queries", pa.int64()), ("position_bytes", pa.int64()), ("row", pa.int64())],
     required=("queries",),
 )
 
-# Queries may name any number of partitions that do not exist.
+# Queries may contain any number of nonexistent partitions.
 _UNBOUNDED = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
 _MAX_UNKNOWN = 10_000
 
@@ -61,14 +75,14 @@ MAX_FINDINGS = 1_000
 #: Maximum number of malformed queries that are reported separately.
 MAX_INVALID = 10
 
-#: Topic and partition, as in the queries, and `Status` of their answers. Topic and partition are
-#: None for queries without them, and for further partitions that do not exist.
+#: Topic and partition of queries, and the `Status` of their answers. Topic and partition are None
+#: if a query lacks them, and for nonexistent partitions that are not counted separately.
 QueryGroup = tuple[str | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StartingOffset:
-    """The offset at which to start reading a partition, by one query; None without one."""
+    """The offset at which to start reading a partition, None if the query has no such answer."""
 
     topic: str | None
     partition: int | None
@@ -91,10 +105,20 @@ class InvalidQuery:
 class SplitReport:
     """The report of a task on its split; small and picklable.
 
-    `counts` has the number of queries by partition and status, `rows` their sum. At most
-    `MAX_FINDINGS` are listed; `findings_left_out` counts the others. If requested, there is a
-    starting offset for each query, but at most one more than partitions. `invalid` has the first
-    `MAX_INVALID` malformed queries.
+    Attributes
+    ----------
+    number, rows : int
+        The number of the split, and the number of its queries.
+    counts : Counter
+        Numbers of queries by partition and status.
+    findings : tuple of LookupFinding
+        The first `MAX_FINDINGS` findings.
+    findings_left_out : int
+        The number of further findings.
+    starting_offsets : tuple of StartingOffset
+        A starting offset for each query, if requested. One more than partitions is enough.
+    invalid : tuple of InvalidQuery
+        The first `MAX_INVALID` malformed queries.
     """
 
     number: int
@@ -109,8 +133,8 @@ class SplitReport:
 class LookupTotals:
     """The sum of the reports of all splits; not thread-safe.
 
-    `rows_of_split` has the number of answers by number of the split. `findings_left_out` counts
-    findings that are not listed; some may equal listed ones.
+    `rows_of_split` are numbers of answers by split number. `findings_left_out` is the number of
+    unlisted findings, which may include duplicates of listed findings.
     """
 
     def __init__(self) -> None:
@@ -119,11 +143,11 @@ class LookupTotals:
         self._counts: Counter[QueryGroup] = Counter()
         self._unknown = 0
         self._findings = Findings()
-        self._starts: dict[int, tuple[StartingOffset, ...]] = {}
+        self._starting_offsets: dict[int, tuple[StartingOffset, ...]] = {}
         self._invalid: dict[int, tuple[InvalidQuery, ...]] = {}
 
     def add(self, report: SplitReport) -> None:
-        """Add a split; the same finding of several splits is listed once."""
+        """Add the report of a split, without findings that were already added."""
         rows = self.rows_of_split.get(report.number, 0)
         self.rows_of_split[report.number] = rows + report.rows
         for group, queries in report.counts.items():
@@ -134,7 +158,7 @@ class LookupTotals:
         if report.invalid:
             self._invalid[report.number] = report.invalid
         if report.starting_offsets:
-            self._starts[report.number] = report.starting_offsets
+            self._starting_offsets[report.number] = report.starting_offsets
 
     @property
     def rows(self) -> int:
@@ -143,7 +167,7 @@ class LookupTotals:
 
     @property
     def queries_of_status(self) -> Mapping[Status, int]:
-        """Number of queries by status, 0 included."""
+        """Number of queries for every status."""
         totals = dict.fromkeys(Status, 0)
         for (_, _, status), queries in self._counts.items():
             totals[Status(status)] += queries
@@ -152,26 +176,30 @@ class LookupTotals:
     @property
     def findings(self) -> list[LookupFinding]:
         """Findings, sorted by partition, segment and position."""
-        place = attrgetter("topic", "partition", "segment_base_offset", "position_bytes", "kind")
-        return sorted(self._findings.all(), key=lambda finding: _none_first(place(finding)))
+        position = attrgetter("topic", "partition", "segment_base_offset", "position_bytes", "kind")
+        return sorted(self._findings.all(), key=lambda finding: _none_first(position(finding)))
 
     @property
     def starting_offsets(self) -> list[StartingOffset]:
         """A starting offset for each query, in the order of the queries."""
-        return [start for number in sorted(self._starts) for start in self._starts[number]]
+        return [
+            start
+            for number in sorted(self._starting_offsets)
+            for start in self._starting_offsets[number]
+        ]
 
     @property
     def invalid_queries(self) -> list[InvalidQuery]:
         """The first `MAX_INVALID` malformed queries, in the order of the queries."""
-        first = [one for number in sorted(self._invalid) for one in self._invalid[number]]
-        return first[:MAX_INVALID]
+        queries = [query for number in sorted(self._invalid) for query in self._invalid[number]]
+        return queries[:MAX_INVALID]
 
     def report_table(self) -> pa.Table:
         """Return the report, `LOOKUP_REPORT_SCHEMA`: counts by partition, then findings."""
         rows: list[dict[str, object]] = [
             {
                 "topic": topic,
-                "partition": _as_int32(partition),
+                "partition": _int32_or_none(partition),
                 "status": Status(status).text,
                 "queries": self._counts[topic, partition, status],
             }
@@ -193,7 +221,7 @@ class LookupTotals:
         rows += [
             {
                 "topic": query.topic,
-                "partition": _as_int32(query.partition),
+                "partition": _int32_or_none(query.partition),
                 "queries": 1,
                 "reason_code": Status.INVALID_QUERY.text,
                 "path": query.path,
@@ -215,12 +243,12 @@ class LookupTotals:
 #: What the statuses of queries mean.
 MEANINGS: Mapping[Status, str] = {
     Status.FOUND: "answered",
-    Status.BEFORE_LOG_START: "before the log start offset",
-    Status.LOG_END: "the log end offset: a fetch returns no record",
-    Status.AFTER_LOG_END: "after the log end offset: out of range",
-    Status.NO_RECORD_AT_OR_AFTER: "no record at or after the time, or compaction left none",
-    Status.UNKNOWN_PARTITION: "the input has no segments of that partition",
-    Status.INVALID_QUERY: "malformed, null, negative, or not possible at this level",
+    Status.BEFORE_LOG_START: "the offset is before the log start offset",
+    Status.LOG_END: "the offset is the log end offset: a fetch returns no record",
+    Status.AFTER_LOG_END: "the offset is after the log end offset: out of range",
+    Status.NO_RECORD_AT_OR_AFTER: "no record exists at or after the time or offset",
+    Status.UNKNOWN_PARTITION: "the input has no segments of the partition",
+    Status.INVALID_QUERY: "the query is malformed, null or negative, or requires another level",
     Status.UNREADABLE: "corruption or a failed read prevents the answer",
 }
 _SEVERITIES = {Status.FOUND: GOOD, Status.LOG_END: GOOD, Status.UNREADABLE: BAD}
@@ -237,19 +265,27 @@ LOOKUP_REPORT = ReportSpec(
                 for status, text in MEANINGS.items()
             },
             Status.UNREADABLE.text: Meaning(BAD, MEANINGS[Status.UNREADABLE], _DUMP),
-            NO_INDEX: Meaning(GOOD, "a segment without index files: built in memory"),
+            NO_INDEX: Meaning(GOOD, "the segment has no index files; indexes were built in memory"),
             INDEX_REFUSED: Meaning(
-                NOTABLE, "an index file that does not match its log: built in memory", _DUMP
+                NOTABLE,
+                "the index file does not match its log; the index was rebuilt in memory",
+                _DUMP,
             ),
-            TAIL: Meaning(NOTABLE, "a log that ends before the end of its file", _DUMP),
-            GAP: Meaning(NOTABLE, "queries for missing offsets, answered with the next batch"),
+            TAIL: Meaning(NOTABLE, "the log ends before the end of its file", _DUMP),
+            GAP: Meaning(NOTABLE, "offsets are missing; queries were answered with the next batch"),
         },
         units="status",
         weight="queries",
     ),
 )
 # The columns of answers that are printed first.
-_FIRST = ("status", "found_offset", "found_timestamp_ms", "batch_base_offset", "batch_last_offset")
+_FIRST_COLUMNS = (
+    "status",
+    "found_offset",
+    "found_timestamp_ms",
+    "batch_base_offset",
+    "batch_last_offset",
+)
 
 
 class _QueriesResult(Result):
@@ -263,29 +299,30 @@ class _QueriesResult(Result):
     @property
     def ended(self) -> RunOutcome:
         """The outcome of the queries only."""
-        return outcome_of(self.findings, unanswered=bool(self.queries.get(Status.UNREADABLE.text)))
+        return queries_outcome(
+            self.findings, unanswered=bool(self.queries.get(Status.UNREADABLE.text))
+        )
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage if corruption makes an answer unreadable, environment if a failed read does."""
+        """Damage if corruption prevents an answer, environment if a failed read prevents it."""
         return self.ended.with_damage(self.unread)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Queries by status, and queries for missing offsets."""
-        behind = behind_gaps(self.findings)
         queries = {f"queries_{name}": count for name, count in self.queries.items()}
-        return {**queries, "queries_behind_missing_offsets": behind}
+        return {**queries, "queries_behind_missing_offsets": count_gap_queries(self.findings)}
 
     @property
     def headline(self) -> str:
         """The number of queries by status, and of corrupt ranges without effect on answers."""
         total = plural(sum(self.queries.values()), "query", "queries")
-        found = ", ".join(f"{count:,} {name}" for name, count in self.queries.items() if count)
-        places = sum(finding.kind == UNREADABLE for finding in self.findings)
-        if places and not self.queries.get(Status.UNREADABLE.text):
-            found += f", {plural(places, 'corrupt range')}"
-        return f"{total}: {found}" if found else total
+        counts = ", ".join(f"{count:,} {name}" for name, count in self.queries.items() if count)
+        ranges = sum(finding.kind == UNREADABLE for finding in self.findings)
+        if ranges and not self.queries.get(Status.UNREADABLE.text):
+            counts += f", {plural(ranges, 'corrupt range')}"
+        return f"{total}: {counts}" if counts else total
 
 
 @dataclass(frozen=True, repr=False)
@@ -335,32 +372,32 @@ class LookupResult(_QueriesResult):
     @property
     def outcome(self) -> RunOutcome:
         """Damage also for statuses of ``--fail-on``."""
-        return super().outcome.with_damage(self._failing)
+        return super().outcome.with_damage(self._failing_statuses)
 
     @property
     def conclusion(self) -> Conclusion:
         """The conclusion; malformed queries are notable."""
-        found = super().conclusion
-        if found.severity is GOOD and self.queries.get(Status.INVALID_QUERY.text):
-            return replace(found, severity=NOTABLE)
-        return found
+        conclusion = super().conclusion
+        if conclusion.severity is GOOD and self.queries.get(Status.INVALID_QUERY.text):
+            return replace(conclusion, severity=NOTABLE)
+        return conclusion
 
     @property
-    def _failing(self) -> list[str]:
+    def _failing_statuses(self) -> list[str]:
         return [status for status in self.fail_on if self.queries.get(status)]
 
     @property
     def headline(self) -> str:
         """The number of queries by status, and the path of the answers."""
-        text = super().headline
+        headline = super().headline
         if self.output is not None:
-            text += f"; answers in {self.output}"
+            headline += f"; answers in {self.output}"
         if self.repeated is not None:
-            text += " are up to date with these inputs, by size and time: nothing to do"
-        for status in self._failing:
+            headline += " are up to date with the inputs, by size and time: nothing to do"
+        for status in self._failing_statuses:
             count = plural(self.queries[status], "query is", "queries are")
-            text += f"; {count} {status} (--fail-on)"
-        return text
+            headline += f"; {count} {status} (--fail-on)"
+        return headline
 
     @property
     def statuses(self) -> list[StatusRow]:
@@ -376,7 +413,9 @@ class LookupResult(_QueriesResult):
         """Malformed queries, and the findings by kind."""
         count = self.queries.get(Status.INVALID_QUERY.text, 0)
         malformed = f"{plural(count, 'malformed query', 'malformed queries')}:"
-        lines = [f"{shown_path(one.path)}, row {one.row}: {one.reason}" for one in self.invalid]
+        lines = [
+            f"{shown_path(query.path)}, row {query.row}: {query.reason}" for query in self.invalid
+        ]
         sections = [Section(malformed, lines, total=count)] if lines else []
         return sections + findings_sections(
             self.findings, self.queries.get(Status.UNREADABLE.text, 0), self.findings_left_out
@@ -389,23 +428,23 @@ class LookupResult(_QueriesResult):
     def _preview_rows(self) -> pa.Table:
         """Return the rows with the answers first."""
         names = self.rows.column_names
-        first = [names.index(name) for name in _FIRST if names.count(name) == 1]
-        return self.rows.select([*first, *(at for at in range(len(names)) if at not in first)])
+        first_columns = [names.index(name) for name in _FIRST_COLUMNS if names.count(name) == 1]
+        return self.rows.select(list(dict.fromkeys((*first_columns, *range(len(names))))))
 
 
 @dataclass(frozen=True, repr=False)
-class QuestionResult(_QueriesResult):
+class SingleLookupResult(_QueriesResult):
     """The result of a single query: an answer for each partition.
 
-    `queries` counts answers by status, or as ``listed`` for a query without a key. `place` explains
-    the status of a single answer.
+    `queries` are numbers of answers by status, ``listed`` for a query without a key. `bounds`
+    explains the status of a single answer.
     """
 
     answers: Sequence[Mapping[str, Any]]
     queries: Mapping[str, int]
     findings: Sequence[LookupFinding]
     unread: Sequence[str] = ()
-    place: str = ""
+    bounds: str = ""
 
     @property
     def sections(self) -> list[Section]:
@@ -418,59 +457,57 @@ class QuestionResult(_QueriesResult):
 
 
 def findings_sections(
-    findings: Iterable[LookupFinding], unanswered: int, left_out: int = 0
+    findings: Sequence[LookupFinding], unanswered_count: int, unlisted_count: int = 0
 ) -> list[Section]:
-    """Return the findings by kind; `unanswered` queries are unreadable."""
+    """Return the findings by kind.
+
+    `unanswered_count` is the number of unreadable queries, and `unlisted_count` the number of
+    further findings.
+    """
     lines: dict[str, list[str]] = {}
-    listed = list(findings)
-    for finding in listed:
+    for finding in findings:
         lines.setdefault(finding.kind, []).append(finding_line(finding))
-    damage = [finding for finding in listed if finding.kind == UNREADABLE]
-    cause = "failed reads" if any(finding.retriable for finding in damage) else "corruption"
-    behind = plural(behind_gaps(listed), "query", "queries")
-    missing = {
-        (one.topic, one.partition, one.segment_base_offset)
-        for one in listed
-        if one.kind == NO_INDEX
+    unindexed = {
+        (finding.topic, finding.partition, finding.segment_base_offset)
+        for finding in findings
+        if finding.kind == NO_INDEX
     }
+    refused = plural(
+        len(lines.get(INDEX_REFUSED, ())),
+        "index file that does not match its log",
+        "index files that do not match their logs",
+    )
+    gap_queries = plural(count_gap_queries(findings), "query", "queries")
+    tails = plural(len(lines.get(TAIL, ())), "log that ends", "logs that end")
     titles: list[tuple[str, str, Severity]] = [
-        (NO_INDEX, f"{plural(len(missing), 'segment')} without index files: built in memory", GOOD),
-        (INDEX_REFUSED, "{}: built in memory instead", NOTABLE),
-        (GAP, f"{behind} for missing offsets, answered with the next batch:", NOTABLE),
-        (TAIL, "{} before the end of the file:", NOTABLE),
-    ]
-    nouns = {
-        INDEX_REFUSED: (
-            "index file that does not match its log",
-            "index files that do not match their logs",
+        (
+            NO_INDEX,
+            f"{plural(len(unindexed), 'segment')} without index files (built in memory):",
+            GOOD,
         ),
-        TAIL: ("log ends", "logs end"),
-    }
-    sections = [
-        Section(
-            title.format(plural(len(lines[kind]), *nouns[kind])) if kind in nouns else title,
-            lines[kind],
-            severity,
-        )
-        for kind, title, severity in titles
-        if kind in lines
+        (INDEX_REFUSED, f"{refused} (rebuilt in memory):", NOTABLE),
+        (GAP, f"{gap_queries} for missing offsets, answered with the next batch:", NOTABLE),
+        (TAIL, f"{tails} before the end of the file:", NOTABLE),
     ]
-    if damage or unanswered:
-        title = f"{plural(unanswered, 'query', 'queries')} not answered because of {cause}:"
-        more = f"and up to {left_out:,} more" if left_out else ""
-        sections.append(
-            Section(title, [*lines.get(UNREADABLE, ()), *([more] if more else [])], BAD)
-        )
+    sections = [
+        Section(title, lines[kind], severity) for kind, title, severity in titles if kind in lines
+    ]
+    damage = [finding for finding in findings if finding.kind == UNREADABLE]
+    if damage or unanswered_count:
+        cause = "failed reads" if any(finding.retriable for finding in damage) else "corruption"
+        title = f"{plural(unanswered_count, 'query', 'queries')} not answered because of {cause}:"
+        further_lines = [f"and up to {unlisted_count:,} more"] if unlisted_count else []
+        sections.append(Section(title, [*lines.get(UNREADABLE, ()), *further_lines], BAD))
     return sections
 
 
 def finding_line(finding: LookupFinding) -> str:
-    """Return a finding as one line: place and reason."""
-    place = "" if finding.position_bytes is None else f" at byte {finding.position_bytes}"
-    return f"{shown_path(finding.path)}{place}: {finding.reason}"
+    """Return a finding as one line: position and reason."""
+    position = "" if finding.position_bytes is None else f" at byte {finding.position_bytes}"
+    return f"{shown_path(finding.path)}{position}: {finding.reason}"
 
 
-def behind_gaps(findings: Iterable[LookupFinding]) -> int:
+def count_gap_queries(findings: Iterable[LookupFinding]) -> int:
     """Return the number of queries for missing offsets, answered with the next batch."""
     return sum(finding.queries for finding in findings if finding.kind == GAP)
 
@@ -480,12 +517,191 @@ def _none_first(values: Iterable[object]) -> tuple[object, ...]:
     return tuple((value is not None, value) for value in values)
 
 
-def outcome_of(findings: Iterable[LookupFinding], *, unanswered: bool) -> RunOutcome:
-    """Return the outcome for findings of all kinds; `unanswered` means unreadable queries."""
-    causes = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
-    return RunOutcome.of_faults(causes or [False] * bool(unanswered))
+def queries_outcome(findings: Iterable[LookupFinding], *, unanswered: bool) -> RunOutcome:
+    """Return the outcome of queries with these findings.
+
+    If `unanswered`, queries are unreadable; without findings, corruption is the cause.
+    """
+    is_retriable = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
+    return RunOutcome.of_faults(is_retriable or [False] * bool(unanswered))
 
 
-def _as_int32(partition: int | None) -> int | None:
-    """Return a partition number, None for a number that does not fit into int32."""
+def _int32_or_none(partition: int | None) -> int | None:
     return None if partition is None or abs(partition) > INT32_MAX else partition
+
+
+# --------------------------------------------------------------------- files of starting offsets
+
+# Statuses for which reading starts at the log end, and statuses without a starting offset.
+_AT_LOG_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
+_WITHOUT_OFFSET = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
+
+_Formatter = Callable[[Sequence[StartingOffset]], str]
+
+
+@contextmanager
+def offsets_files(
+    request: LookupRequest, target: str | None = None
+) -> Iterator[list[tuple[AtomicFile, _Formatter]]]:
+    """Open the requested files of offsets; yield each with the function that formats it.
+
+    Raises `InputError` if a path is an input, is in the output, or is used twice.
+    """
+    refuse_side_files(request, target)
+    with ExitStack() as stack:
+        yield [
+            (stack.enter_context(atomic_file(absolute_path(path))), _FORMATTERS[name])
+            for path, name in request.offsets_files
+        ]
+
+
+def write_offsets(
+    files: Sequence[tuple[AtomicFile, _Formatter]],
+    starts: Sequence[StartingOffset],
+    findings: Sequence[LookupFinding],
+) -> None:
+    """Write files of offsets; raise `ReadError` if a partition could not be read."""
+    failed_read = next(
+        (finding for finding in findings if finding.retriable and finding.queries), None
+    )
+    if files and failed_read is not None:
+        raise ReadError(
+            f"the starting offsets cannot be determined: {failed_read.reason}",
+            path=failed_read.path,
+            hint="make the log readable and run again",
+        )
+    for file, format_offsets in files:
+        file.write(format_offsets(starts).encode())
+
+
+def refuse_side_files(
+    request: LookupRequest, target: str | None, report: str | None = None
+) -> None:
+    """Reject files that overlap an input, the output, or each other."""
+    output_paths = [] if target is None else [real_path(target)]
+    queries = [request.queries] if request.queries else []
+    inputs = [*request.folders, *queries]
+    side_paths = [path for path, _ in request.offsets_files]
+    for path in (*side_paths, *([] if report is None else [report])):
+        real = real_path(path)
+        if os.path.isdir(real):
+            raise InputError(
+                "the path is a folder, not a file", path=path, hint="give a file in the folder"
+            )
+        if store_of(real).is_special(real):
+            raise InputError("the path is not a regular file", path=path, hint="give another file")
+        refuse_overlap(real, path, inputs)
+        if any(
+            f"{real}/".startswith(f"{output}/") or f"{output}/".startswith(f"{real}/")
+            for output in output_paths
+        ):
+            raise InputError(
+                "the path equals, contains or is inside another output of this run",
+                path=path,
+                hint="give another path",
+            )
+        output_paths.append(real)
+
+
+def find_starting_offsets(
+    lookups: Lookups, queries: QueryBatch, answers: Answers, count: int
+) -> list[StartingOffset]:
+    """Return the starting offsets for the first `count` queries.
+
+    At the level record, a starting offset is the offset of the found record. At the level batch, it
+    is the requested offset, or the base offset of the batch with the timestamp. If no record was
+    found, it is the log end, or the log start for a lower offset.
+    """
+    topics = plain_array(queries.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
+    partitions = plain_array(queries.partitions.slice(0, count))
+    numbers, _ = integers(partitions)
+    codes = lookups.inventory.codes(queries.topics.slice(0, count), numbers).tolist()
+    found_offsets = _select_offsets(lookups, queries, answers, count)
+    starts = []
+    for row, (topic, partition, code) in enumerate(
+        zip(topics, partitions.to_pylist(), codes, strict=True)
+    ):
+        status = Status(int(answers.status[row]))
+        offset: int | None = None
+        if code != NO_PARTITION and status not in _WITHOUT_OFFSET:
+            log_start = lookups.start_offset(code)
+            special = _special_timestamp(lookups, queries, row)
+            if special is SpecialTimestamp.EARLIEST or status is Status.BEFORE_LOG_START:
+                offset = log_start
+            elif special is SpecialTimestamp.LATEST or status in _AT_LOG_END:
+                offset = lookups.end_offset(code)
+            else:
+                # A batch may begin with records that have been deleted.
+                offset = max(int(found_offsets[row]), log_start)
+            if offset is None:
+                status = Status.UNREADABLE
+        name = None if topic is None else topic.decode(errors="replace")
+        starts.append(StartingOffset(name, partition, status, offset))
+    return starts
+
+
+def _select_offsets(lookups: Lookups, queries: QueryBatch, answers: Answers, count: int) -> Longs:
+    offsets: Longs = queries.keys.values
+    if lookups.settings.resolve is Resolve.RECORD:
+        offsets = answers.values[FOUND_OFFSET]
+    elif lookups.settings.by is By.TIMESTAMP:
+        offsets = answers.values[BATCH_BASE_OFFSET]
+    return offsets[:count]
+
+
+def _special_timestamp(lookups: Lookups, queries: QueryBatch, row: int) -> SpecialTimestamp | None:
+    key = int(queries.keys.values[row])
+    if lookups.settings.by is By.OFFSET or not queries.keys.specials or key >= 0:
+        return None
+    return SpecialTimestamp(key)
+
+
+def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
+    """Return offsets by topic and partition, sorted.
+
+    Raises `InputError` if two queries have the same partition, or a query has no offset.
+    """
+    offsets: dict[str, dict[int, int]] = {}
+    for start in starts:
+        name = f"{start.topic}-{start.partition}"
+        if start.topic is None or start.partition is None or start.offset is None:
+            raise InputError(
+                f"{name} has no starting offset: {Status(start.status).text}",
+                hint="starting offsets require an answer for each query",
+            )
+        topic_offsets = offsets.setdefault(start.topic, {})
+        if start.partition in topic_offsets:
+            raise InputError(
+                f"two queries have the partition {name}",
+                hint="give one query for each partition",
+            )
+        topic_offsets[start.partition] = start.offset
+    return {topic: dict(sorted(offsets[topic].items())) for topic in sorted(offsets)}
+
+
+def starting_offsets_json(starts: Sequence[StartingOffset]) -> str:
+    """Return Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
+
+    Spark requires every partition of the topics that it subscribes to. Raises the errors of
+    `check_starting_offsets`.
+    """
+    return json.dumps(check_starting_offsets(starts), separators=(",", ":")) + "\n"
+
+
+def reset_offsets_csv(starts: Sequence[StartingOffset]) -> str:
+    """Return the input of ``kafka-consumer-groups --reset-offsets --from-file``, for one group.
+
+    Lines of topic, partition and offset without a header (CsvUtils.CsvRecordNoGroup). No legal
+    topic needs quotes. Raises the errors of `check_starting_offsets`.
+    """
+    return "".join(
+        f"{topic},{partition},{offset}\n"
+        for topic, offsets in check_starting_offsets(starts).items()
+        for partition, offset in offsets.items()
+    )
+
+
+_FORMATTERS: Mapping[str, _Formatter] = {
+    "starting_offsets": starting_offsets_json,
+    "reset_offsets": reset_offsets_csv,
+}

@@ -204,7 +204,7 @@ def read_tables(
             if what is None:
                 rows, overview = _row_counts(found), _overview(found, paths)
             else:
-                rows = METADATA_TABLES[what].of(found)
+                rows = METADATA_TABLES[what].build(found)
     ended = RunOutcome.of_faults(faults.retriable)
     errors = tuple(faults.first), faults.total
     return Metadata(rows, ended, unread_texts(unread), what, *errors, overview)
@@ -212,9 +212,9 @@ def read_tables(
 
 def _row_counts(metadata: ClusterMetadata) -> pa.Table:
     counts = [
-        {"table": name, "rows": len(table.rows(metadata))}
+        {"table": name, "rows": len(table.make_rows(metadata))}
         for name, table in METADATA_TABLES.items()
-        if table.is_known(metadata)
+        if table.has_content(metadata)
     ]
     return pa.Table.from_pylist(counts, schema=_OVERVIEW)
 

@@ -14,12 +14,12 @@ from dataclasses import dataclass, field, replace
 from uuid import uuid4
 
 from kafka_index.commands.restore.request import RestoreRequest
-from kafka_index.core.cluster.listing import FoundCluster, node_id_of
+from kafka_index.core.cluster.listing import DumpMetadata, read_node_id
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.decoding import HIDDEN
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset, Transaction
-from kafka_index.core.cluster.replicas import Dump, note_of
+from kafka_index.core.cluster.replicas import Dump, missing_file_note
 from kafka_index.core.errors import (
     ConfigError,
     InputError,
@@ -165,7 +165,7 @@ class SourceCluster:
                 )
                 raise_retriable(metadata.faults.first)
             except KafkaIndexError as error:
-                cluster.notes.append(note_of(error))
+                cluster.notes.append(missing_file_note(error))
                 continue
             cluster.notes += [f"metadata log: {fault}" for fault in metadata.faults.first]
             cluster.is_damaged |= bool(metadata.faults.first)
@@ -184,14 +184,14 @@ class SourceCluster:
                 raise_retriable(metadata.faults.first)
                 cluster.offsets = metadata.offsets or ()
             except KafkaIndexError as error:
-                cluster.notes.append(note_of(error))
+                cluster.notes.append(missing_file_note(error))
         return cluster
 
     def settings(self, config: LogConfig, dump: Dump, renames: Mapping[str, str]) -> LogConfig:
         """Return the settings of logs; `config` overrides the settings in the metadata log."""
         topics = {partition.topic for partition in dump.replicas}
-        cluster = FoundCluster(self.image, node_id=node_id_of(dump.directories.values()))
-        assumption = cluster.settings_text(config, topics)
+        cluster = DumpMetadata(self.image, node_id=read_node_id(dump.directories.values()))
+        assumption = cluster.assumption_warning(config, topics)
         if assumption is not None:
             self.notes.append(assumption)
         if self.image is None:
@@ -212,7 +212,7 @@ class SourceCluster:
         }
         if self.image is not None:
             for topic in self.image.topics.values():
-                current_topic = self.image.topic_named(topic.name)
+                current_topic = self.image.find_topic(topic.name)
                 ids[topic.name] = (
                     topic.topic_id if current_topic is None else current_topic.topic_id
                 )
@@ -243,7 +243,7 @@ class SourceCluster:
 
         `properties` are all settings of the broker.
         """
-        image, node_id = self.image or ClusterImage(), node_id_of(dump.directories.values())
+        image, node_id = self.image or ClusterImage(), read_node_id(dump.directories.values())
         return {
             topic.name: image.cleanup_policy(topic.name, properties, node_id)
             for topic in image.topics.values()
@@ -251,13 +251,13 @@ class SourceCluster:
 
     def leader_epoch(self, partition: TopicPartition) -> int:
         """Return the leader epoch in the metadata log; -1 if unknown."""
-        topic = None if self.image is None else self.image.topic_named(partition.topic)
+        topic = None if self.image is None else self.image.find_topic(partition.topic)
         image = None if topic is None else topic.partitions.get(partition.partition)
         return -1 if image is None else image.leader_epoch
 
     def partition_count(self, topic: str) -> int:
         """Return the number of partitions of a topic; 0 if unknown."""
-        topic_image = None if self.image is None else self.image.topic_named(topic)
+        topic_image = None if self.image is None else self.image.find_topic(topic)
         return 0 if topic_image is None else max(topic_image.partitions, default=-1) + 1
 
     def configs(
@@ -402,7 +402,7 @@ def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceClu
             hint="in the source cluster, the excluded topics would start empty",
         )
     _refuse_metadata_log(dump, request)
-    offsets = None if source.image is None else source.image.topic_named(CONSUMER_OFFSETS_TOPIC)
+    offsets = None if source.image is None else source.image.find_topic(CONSUMER_OFFSETS_TOPIC)
     offsets_partitions = () if offsets is None else tuple(offsets.partitions.values())
     # Each replica would append the records at its log end: replicas of an epoch would diverge.
     if request.clamp_groups and any(

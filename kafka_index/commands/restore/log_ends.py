@@ -426,7 +426,7 @@ def _has_partition(image: ClusterImage | None, partition: TopicPartition) -> boo
     """Return whether a cluster has a partition; True if the metadata of the cluster is unknown."""
     if image is None:
         return True
-    topic = image.topic_named(partition.topic)
+    topic = image.find_topic(partition.topic)
     return topic is not None and partition.partition in topic.partitions
 
 

@@ -151,7 +151,7 @@ def engine_runner(engine: Engine, listener: Listener | None = None) -> Runner:
     def run(
         plans: Sequence[PartitionPlan], settings: PartitionSettings, on_finished: OnFinished
     ) -> None:
-        groups = group_partitions(plan.alone() for plan in plans)
+        groups = group_partitions(plan.with_own_checkpoints() for plan in plans)
         with engine.start(
             "restore",
             after_failure="finished partitions are kept: run again to continue",

@@ -20,7 +20,7 @@ from kafka_index.commands.restore.result import (
     RestoredPartition,
 )
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
-from kafka_index.core.cluster.replicas import Dump, Replica, base_replica
+from kafka_index.core.cluster.replicas import Dump, Replica, order_replicas
 from kafka_index.core.errors import InputError, first_of
 from kafka_index.core.format.names import (
     CONSUMER_OFFSETS_TOPIC,
@@ -69,9 +69,11 @@ class PartitionPlan:
     def log_count(self) -> int:
         return len(self.base.segments.base_offsets)
 
-    def alone(self) -> PartitionPlan:
+    def with_own_checkpoints(self) -> PartitionPlan:
         """Return the plan without the checkpoint entries of other partitions."""
-        base, *other_replicas = (replica.alone() for replica in (self.base, *self.other_replicas))
+        base, *other_replicas = (
+            replica.with_own_checkpoints() for replica in (self.base, *self.other_replicas)
+        )
         return replace(self, base=base, other_replicas=tuple(other_replicas))
 
     def segments(self) -> list[SegmentFile]:
@@ -172,7 +174,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, source: SourceCluster) -> 
     policies = source.cleanup_policies(request.config.properties, dump)
     partitions = []
     for partition in dump.replicas:
-        base, *other_replicas = base_replica(dump.replicas[partition])
+        base, *other_replicas = order_replicas(dump.replicas[partition])
         topic = request.renames.get(partition.topic, partition.topic)
         partitions.append(
             PartitionPlan(
@@ -338,8 +340,8 @@ def separate_strays(
     assigned_plans, strays = [], []
     for partition_plan in plan.partitions:
         code, number = STRAY, partition_plan.partition.partition
-        reason = image.why_stray(number, partition_plan.topic_id, int(properties[NODE_ID]))
-        name = image.other_name(partition_plan.topic_id, partition_plan.partition.topic)
+        reason = image.stray_reason(number, partition_plan.topic_id, int(properties[NODE_ID]))
+        name = image.conflicting_name(partition_plan.topic_id, partition_plan.partition.topic)
         if reason is None and name is not None:
             code = INCONSISTENT_TOPIC_ID
             reason = (

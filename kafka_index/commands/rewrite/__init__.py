@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from kafka_index.commands.rewrite.request import REWRITE
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.job.request import call
+from kafka_index.core.log.choices import Decode, DecodeErrors
 from kafka_index.core.parameters import Config, Path, Paths, Tiered, Topics
-from kafka_index.core.query.choices import Decode, DecodeErrors
 
 if TYPE_CHECKING:
     from kafka_index.commands.rewrite.result import RewriteResult

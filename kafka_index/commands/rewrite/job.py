@@ -15,10 +15,9 @@ from typing import Self
 
 from kafka_index.commands.rewrite.request import RewriteRequest
 from kafka_index.commands.rewrite.result import RewriteResult, RewriteStatus, RewrittenPartition
-from kafka_index.core.cluster.listing import FoundCluster, find_cluster, list_logs
+from kafka_index.core.cluster.listing import DumpMetadata, find_cluster, list_logs
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_cluster
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import (
     CorruptLogError,
     InputError,
@@ -55,7 +54,7 @@ from kafka_index.core.fs.inputs import (
 )
 from kafka_index.core.fs.paths import local_path
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.uris import is_backup_input, is_segment_path
+from kafka_index.core.fs.uris import TieredOptions, is_backup_input, is_segment_path
 from kafka_index.core.job.engine import SILENT, Engine, Listener, Workers
 from kafka_index.core.job.result import MissingOffsets, ReportSink, RunOutcome
 from kafka_index.core.log.filter.partition_rewrite import (
@@ -428,7 +427,7 @@ def plan_rewrite(
 
 
 def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
-    if cluster is None or cluster.topic_named(topic) is None:
+    if cluster is None or cluster.find_topic(topic) is None:
         return True
     return "compact" in cluster.topic_configs(topic).get(CLEANUP_POLICY, "delete")
 
@@ -582,7 +581,7 @@ class RewriteJob:
     plans: Sequence[PartitionPlan]
     listing: Listing
     settings: RewriteSettings
-    cluster: FoundCluster
+    cluster: DumpMetadata
 
     @classmethod
     def prepare(cls, request: RewriteRequest, threads: int | None = None) -> Self:
@@ -602,7 +601,7 @@ class RewriteJob:
             cluster = read_cluster([request.metadata], budget=shared_budget(most))
         plans, listing = plan_rewrite(request.inputs, request.topics, cluster, request.tiered)
         directories = listing.data_directories
-        found = FoundCluster(cluster) if cluster else find_cluster(None, directories, most)
+        found = DumpMetadata(cluster) if cluster else find_cluster(None, directories, most)
         settings = RewriteSettings(
             selection,
             found.settings(request.config.config),

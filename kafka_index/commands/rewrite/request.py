@@ -13,6 +13,7 @@ from kafka_index.core.job.request import (
     TextKind,
     parameter,
 )
+from kafka_index.core.log.choices import DecodeErrors
 from kafka_index.core.parameters import (
     DecodeFields,
     KafkaSettings,
@@ -25,7 +26,6 @@ from kafka_index.core.parameters import (
     topics_parameter,
     topics_text,
 )
-from kafka_index.core.query.choices import DecodeErrors
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

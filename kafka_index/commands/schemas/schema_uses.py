@@ -26,9 +26,9 @@ from kafka_index.core.fs.paths import real_path
 from kafka_index.core.fs.uris import refuse_remote
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import MissingOffsets, ReportSink
+from kafka_index.core.log.choices import OnDamage
 from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.output.output import SUCCESS, Output
-from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES
 from kafka_index.core.query.missing_records import MissingInRead
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
@@ -70,7 +70,7 @@ def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings)
         else:
             further_errors += 1
 
-    reader = RecordReader(split, settings, on_left_out=skip)
+    reader = RecordReader(split, settings, on_skipped=skip)
     parts = KeyCounts(), KeyCounts()
     try:
         for batch in reader:
@@ -83,7 +83,7 @@ def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings)
     except KafkaIndexError as error:
         errors.append(without_frames(error))
     return SplitCounts(
-        split.topic, parts, records, tuple(errors), further_errors, tuple(reader.seen)
+        split.topic, parts, records, tuple(errors), further_errors, tuple(reader.read_logs)
     )
 
 

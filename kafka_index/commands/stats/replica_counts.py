@@ -33,6 +33,7 @@ from kafka_index.core.kernels.batch_counts import (
 )
 from kafka_index.core.kernels.headers import CONTROL_MESSAGE, HEADER_BASE_TIMESTAMP
 from kafka_index.core.kernels.record_columns import PLACE_ADDRESS, PLACE_COUNT, PLACE_END, PLACE_ROW
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
@@ -40,7 +41,6 @@ from kafka_index.core.log.read.transactions import AbortedTransactions
 from kafka_index.core.log.scan.log_offsets import are_compressed_messages
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.bounds import ReadBounds
-from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import LogRange, RangeScan
 from kafka_index.core.query.read_plan import resolve_range
 from kafka_index.core.query.settings import ReadSettings
@@ -336,8 +336,8 @@ def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) 
             counter.run()
         except KafkaIndexError as error:
             counts.faults.add(without_frames(error))
-            counter.scan.seen.is_read = False
-        counts.seen.append(counter.scan.seen)
+            counter.scan.read_log.is_read = False
+        counts.seen.append(counter.scan.read_log)
     return counts
 
 

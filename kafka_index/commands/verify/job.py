@@ -19,7 +19,7 @@ from kafka_index.commands.verify.result import (
 )
 from kafka_index.commands.verify.settings import KnownTopic, VerifySettings, known_topics
 from kafka_index.commands.verify.state_files import metadata_finding, root_findings
-from kafka_index.core.cluster.listing import FoundCluster, find_cluster, list_logs
+from kafka_index.core.cluster.listing import DumpMetadata, find_cluster, list_logs
 from kafka_index.core.errors import ConfigError, InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import BAD_CHECKPOINT, reading_inputs, skipped_texts, unread_texts
@@ -86,7 +86,7 @@ def verify(
 
 def _read_cluster(
     request: VerifyRequest, listing: Listing
-) -> tuple[FoundCluster, KafkaIndexError | None]:
+) -> tuple[DumpMetadata, KafkaIndexError | None]:
     """Return the metadata of the cluster, and the first corruption of the metadata log."""
     max_bytes = request.config.config.max_decompressed_bytes
     try:
@@ -95,7 +95,7 @@ def _read_cluster(
         cause = error.__cause__
         if not isinstance(cause, KafkaIndexError) or is_retriable(cause):
             raise
-        return FoundCluster(fault=str(cause)), cause
+        return DumpMetadata(fault=str(cause)), cause
 
 
 #: A partition, or None for other files, with its findings.
@@ -109,7 +109,7 @@ class _Dump:
     request: VerifyRequest
     listing: Listing
     segments: SegmentTable
-    cluster: FoundCluster
+    cluster: DumpMetadata
 
     def verify(
         self, damage: KafkaIndexError | None, engine: Engine, listener: Listener

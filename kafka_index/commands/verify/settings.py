@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from kafka_index.core.cluster.listing import FoundCluster
+from kafka_index.core.cluster.listing import DumpMetadata
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.local_work import workspace
@@ -31,7 +31,7 @@ class KnownTopic:
 
 
 def known_topics(
-    found_cluster: FoundCluster, segments: SegmentTable, properties: Mapping[str, str] | None = None
+    found_cluster: DumpMetadata, segments: SegmentTable, properties: Mapping[str, str] | None = None
 ) -> dict[str, KnownTopic]:
     """Return the topics of segments that exist in the metadata, keyed by name.
 
@@ -41,7 +41,7 @@ def known_topics(
     if cluster is None:
         return {}
     names = {partition.partition.topic for partition in segments.partitions}
-    topics = {name: cluster.topic_named(name) for name in names}
+    topics = {name: cluster.find_topic(name) for name in names}
     return {
         name: KnownTopic(
             topic.topic_id, cluster.cleanup_policy(name, properties, found_cluster.node_id)

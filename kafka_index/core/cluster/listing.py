@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import LogConfig
 from kafka_index.core.format.integers import INT32_MAX, parse_java_integer
 from kafka_index.core.format.names import METADATA_LOG
 from kafka_index.core.fs.paths import expand_directories
 from kafka_index.core.fs.registry import configure_stores, scan_input, storage_options, store_of
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.listing import Listing, list_any, list_dump
 
@@ -54,11 +54,17 @@ def list_dumps(
 
 
 @dataclass(frozen=True, slots=True)
-class FoundCluster:
-    """The metadata of a dump.
+class DumpMetadata:
+    """The cluster metadata of a dump.
 
-    `image` is None if there is no complete metadata. `path` is the metadata log, and `fault` the
-    reason why it is not used. `node_id` is the broker of the dump; None if unknown or several.
+    Attributes
+    ----------
+    image : ClusterImage, optional
+        None if the dump has no complete metadata log.
+    path, fault : str, optional
+        The path of the metadata log, and the reason why it is not used.
+    node_id : int, optional
+        The broker of the dump; None if unknown, or if the dump is from several brokers.
     """
 
     image: ClusterImage | None = None
@@ -68,49 +74,50 @@ class FoundCluster:
 
     def settings(self, config: LogConfig) -> LogConfig:
         """Return topic settings; the given ones take precedence over the metadata."""
-        return config if self.image is None else settings_of(self.image, config, self.node_id)
-
-    def settings_text(self, config: LogConfig, topics: Iterable[str]) -> str | None:
-        """Return a warning about the assumed settings of topics, None if nothing is assumed."""
-        assumed = sorted(topic for topic in set(topics) if not config.is_given(topic))
-        if self.image is not None or not assumed:
-            return None
-        reason = f"; {self.fault}" if self.fault else ""
         return (
-            f"assumed index.interval.bytes={config.default.index_interval_bytes}, as the input has "
-            f"no metadata log: give --config or its directory{reason}"
+            config if self.image is None else add_cluster_settings(self.image, config, self.node_id)
+        )
+
+    def assumption_warning(self, config: LogConfig, topics: Iterable[str]) -> str | None:
+        """Return a warning if settings of topics are assumed, otherwise None."""
+        if self.image is not None or all(map(config.is_given, set(topics))):
+            return None
+        reason = self.fault or "the input has no metadata log"
+        return (
+            f"index.interval.bytes={config.default.index_interval_bytes} was assumed, because "
+            f"{reason}; give --config or the metadata log directory"
         )
 
 
-def settings_of(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
-    """Add a cluster's settings to the given ones, which take precedence."""
+def add_cluster_settings(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
+    """Add a cluster's settings to `config`, whose own settings take precedence."""
     topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
     return config.with_cluster(topics, image.broker_configs(node_id))
 
 
 def find_cluster(
-    given: str | None, data_directories: Iterable[str], max_bytes: int
-) -> FoundCluster:
-    """Read the given metadata log, otherwise the first one in the dump.
+    metadata_log: str | None, data_directories: Iterable[str], max_bytes: int
+) -> DumpMetadata:
+    """Read the metadata log at a path, or if the path is None, the first metadata log in the dump.
 
-    `max_bytes` limits decompressed records, per process. Raises `InputError` if the given one is
-    not a complete metadata log.
+    `max_bytes` limits decompressed records, per process. Raises `InputError` if the path does not
+    contain a complete metadata log.
     """
     directories = sorted(data_directories)
-    node_id = node_id_of(map(DataDirectory, directories))
-    if given is not None:
-        return FoundCluster(_read_cluster(given, max_bytes), given, node_id=node_id)
+    node_id = read_node_id(map(DataDirectory, directories))
+    if metadata_log is not None:
+        return DumpMetadata(_read_cluster(metadata_log, max_bytes), metadata_log, node_id=node_id)
     for directory in directories:
         path = os.path.join(directory, METADATA_LOG)
         try:
             if (store_of(path).needs_requests or os.path.isdir(path)) and scan_input(path):
-                return FoundCluster(_read_cluster(path, max_bytes), path, node_id=node_id)
+                return DumpMetadata(_read_cluster(path, max_bytes), path, node_id=node_id)
         except InputError as error:
             if is_retriable(error):
                 raise
             # The rows of the files in the report describe the error.
-            return FoundCluster(fault=str(error))
-    return FoundCluster()
+            return DumpMetadata(fault=str(error))
+    return DumpMetadata()
 
 
 def _read_cluster(path: str, max_bytes: int) -> ClusterImage:
@@ -121,9 +128,9 @@ def _read_cluster(path: str, max_bytes: int) -> ClusterImage:
     return read_cluster([path], budget=shared_budget(max_bytes))
 
 
-def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
+def read_node_id(directories: Iterable[DataDirectory]) -> int | None:
     """Return the node ID of data directories, None if unknown or several."""
-    found = set()
+    node_ids = set()
     for directory in directories:
         try:
             node_id = directory.properties.get("node.id")
@@ -132,5 +139,5 @@ def node_id_of(directories: Iterable[DataDirectory]) -> int | None:
                 raise
             continue
         if node_id is not None:
-            found.add(parse_java_integer(node_id, INT32_MAX))
-    return found.pop() if len(found) == 1 else None
+            node_ids.add(parse_java_integer(node_id, INT32_MAX))
+    return node_ids.pop() if len(node_ids) == 1 else None

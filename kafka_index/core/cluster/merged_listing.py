@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.cluster.remote.remote_log_metadata import (
     RemoteLogMetadata,
     read_remote_log_metadata,
@@ -24,10 +23,10 @@ from kafka_index.core.cluster.remote.uploads import (
     read_epochs,
     same_content,
     topic_names,
-    uploads_of_events,
-    uploads_of_objects,
+    uploads_from_events,
+    uploads_from_objects,
 )
-from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
+from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable, plural
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
@@ -38,7 +37,7 @@ from kafka_index.core.format.names import (
     parse_partition_directory,
 )
 from kafka_index.core.fs.inputs import Skipped
-from kafka_index.core.fs.uris import Layout, SegmentKey
+from kafka_index.core.fs.uris import Layout, SegmentKey, TieredOptions
 from kafka_index.core.logdir.data_directory import DataDirectories
 from kafka_index.core.logdir.listing import Listing, list_any, no_topic_matches
 from kafka_index.core.logdir.metadata_files import read_epochs_or_skip, read_topic_id
@@ -49,7 +48,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 class ReadableSegment:
     """A remote segment, and the last offset that is read from it."""
 
-    segment: Upload
+    upload: Upload
     end_offset: int
 
 
@@ -57,7 +56,7 @@ class ReadableSegment:
 class RejectedSegment:
     """A remote segment that is not read, and the reason."""
 
-    segment: Upload
+    upload: Upload
     reason: str
 
 
@@ -79,27 +78,26 @@ def choose_segments(
     rejected: list[RejectedSegment] = []
     valid = []
     for candidate in candidates:
-        end = valid_end(candidate, lineage)
-        if end < candidate.start_offset:
+        end_offset = valid_end(candidate, lineage)
+        if end_offset < candidate.start_offset:
             epochs = ", ".join(
-                f"{each.epoch} from {each.start_offset}" for each in candidate.epochs
+                f"{entry.epoch} from offset {entry.start_offset}" for entry in candidate.epochs
             )
-            rejected.append(
-                RejectedSegment(candidate, f"its leader epochs differ from the log's: {epochs}")
-            )
+            reason = f"the segment's leader epochs differ from the log's leader epochs: {epochs}"
+            rejected.append(RejectedSegment(candidate, reason))
         else:
-            valid.append(ReadableSegment(candidate, end))
+            valid.append(ReadableSegment(candidate, end_offset))
     # Sort by start offset, then longest first, then latest upload.
-    valid.sort(key=lambda s: (s.segment.start_offset, -s.end_offset, -s.segment.uploaded_ms))
-    for each in valid:
-        before = readable[-1] if readable else None
-        if before is None or each.segment.start_offset > before.end_offset:
-            readable.append(each)
-        elif each.end_offset <= before.end_offset:
-            rejected.append(_within(each, before, same_content))
+    valid.sort(key=lambda s: (s.upload.start_offset, -s.end_offset, -s.upload.uploaded_ms))
+    for segment in valid:
+        previous = readable[-1] if readable else None
+        if previous is None or segment.upload.start_offset > previous.end_offset:
+            readable.append(segment)
+        elif segment.end_offset <= previous.end_offset:
+            rejected.append(_reject_contained(segment, previous, same_content))
         else:
-            readable[-1] = ReadableSegment(before.segment, each.segment.start_offset - 1)
-            readable.append(each)
+            readable[-1] = ReadableSegment(previous.upload, segment.upload.start_offset - 1)
+            readable.append(segment)
     return readable, rejected
 
 
@@ -113,46 +111,44 @@ def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
         return segment.end_offset
     ends = [*(entry.start_offset - 1 for entry in lineage[1:]), INT64_MAX]
     ranges = {
-        entry.epoch: (entry.start_offset if number else 0, end)
-        for number, (entry, end) in enumerate(zip(lineage, ends, strict=True))
+        entry.epoch: (entry.start_offset if number else 0, end_offset)
+        for number, (entry, end_offset) in enumerate(zip(lineage, ends, strict=True))
     }
-    first = lineage[0]
-    valid = segment.start_offset - 1
-    own_ends = [*(entry.start_offset - 1 for entry in segment.epochs[1:]), segment.end_offset]
-    for entry, own_end in zip(segment.epochs, own_ends, strict=True):
+    first_entry = lineage[0]
+    valid_offset = segment.start_offset - 1
+    segment_ends = [*(entry.start_offset - 1 for entry in segment.epochs[1:]), segment.end_offset]
+    for entry, segment_end in zip(segment.epochs, segment_ends, strict=True):
         start = max(entry.start_offset, segment.start_offset)
-        if entry.epoch < first.epoch:
-            allowed = (0, first.start_offset - 1)
+        if entry.epoch < first_entry.epoch:
+            allowed = (0, first_entry.start_offset - 1)
         else:
             allowed = ranges.get(entry.epoch, (INT64_MAX, -1))
         if start < allowed[0]:
-            return valid
-        valid = min(own_end, allowed[1])
-        if valid < own_end:
-            return max(valid, segment.start_offset - 1)
-    return valid
+            return valid_offset
+        valid_offset = min(segment_end, allowed[1])
+        if valid_offset < segment_end:
+            return max(valid_offset, segment.start_offset - 1)
+    return valid_offset
 
 
-def _within(
+def _reject_contained(
     inner: ReadableSegment, outer: ReadableSegment, same_content: Callable[[Upload, Upload], bool]
 ) -> RejectedSegment:
-    first, last = inner.segment.start_offset, inner.end_offset
-    if (first, last) != (outer.segment.start_offset, outer.end_offset):
-        return RejectedSegment(
-            inner.segment, f"a longer segment has its offsets, {first} to {last}"
-        )
-    equal = same_content(inner.segment, outer.segment)
-    content = "the same content" if equal else "other content"
-    return RejectedSegment(
-        inner.segment, f"a later upload has the same offsets, {first} to {last}, and {content}"
-    )
+    start_offset, end_offset = inner.upload.start_offset, inner.end_offset
+    offsets = f"offsets {start_offset} to {end_offset}"
+    if (start_offset, end_offset) != (outer.upload.start_offset, outer.end_offset):
+        return RejectedSegment(inner.upload, f"a longer segment also contains {offsets}")
+    is_equal = same_content(inner.upload, outer.upload)
+    content = "the same content" if is_equal else "different content"
+    return RejectedSegment(inner.upload, f"a later upload also contains {offsets}, with {content}")
 
 
 @dataclass(frozen=True, slots=True)
 class LocalPartition:
-    """The part of a partition in a log directory; `directory` is None if there is none.
+    """The local segments of a partition, in order of base offset.
 
-    Segments are in order of base offset; the log start offset is from the checkpoint.
+    `directory` is None if the partition has no local log. The log start offset is from the
+    checkpoint.
     """
 
     directory: str | None
@@ -167,11 +163,11 @@ class LocalPartition:
 
 
 @dataclass(frozen=True, slots=True)
-class RemotePart:
-    """The remote segments of a partition that are read, and facts about the complete log.
+class RemotePartition:
+    """The remote segments of a partition, and the log start offset and epochs of the complete log.
 
-    `segments` have the offsets that are not local, ascending. `skipped` has the other segments with
-    reasons. The log start offset is from the checkpoint, or the start of the first segment.
+    `segments` are read for the offsets that are not local, in order. `skipped` are the remaining
+    segments. The log start offset is from the checkpoint, or the start of the first segment.
     """
 
     segments: list[SegmentFile]
@@ -183,14 +179,14 @@ class RemotePart:
 def merge_partition(
     partition: TopicPartition,
     uploads: Sequence[Upload],
-    unfinished: Sequence[UnfinishedUpload],
+    unfinished_uploads: Sequence[UnfinishedUpload],
     local: LocalPartition,
-) -> RemotePart:
+) -> RemotePartition:
     """Choose the remote segments for the offsets below the local ones.
 
-    `unfinished` are incomplete objects of a partition without events. A broker reads local offsets
-    from the log directory (``ReplicaManager.readFromLog``). It does not read segments below the log
-    start, which it deletes later.
+    `unfinished_uploads` are incomplete objects of a partition without events. A broker reads local
+    offsets from the log directory (``ReplicaManager.readFromLog``). It does not read segments below
+    the log start, which it deletes later.
     """
     starts = [upload.start_offset for upload in uploads]
     if local.start_offset is not None:
@@ -202,50 +198,53 @@ def merge_partition(
     readable, rejected = choose_segments(
         uploads,
         epochs,
-        same_content=lambda first, second: same_content(first.objects, second.objects),
+        same_content=lambda inner, outer: same_content(inner.objects, outer.objects),
     )
-    skipped = [Skipped(each.segment.objects.log_object, each.reason) for each in rejected]
-    segments = []
-    for each in _below(readable, local.start_offset):
-        upload = each.segment
-        if each.end_offset < log_start:
-            reason = f"its last offset, {each.end_offset}, is below the log start {log_start}"
-            skipped.append(Skipped(upload.objects.log_object, reason))
+    skipped = [Skipped(segment.upload.objects.log_object, segment.reason) for segment in rejected]
+    files = []
+    for segment in _clip_below_local(readable, local.start_offset):
+        if segment.end_offset < log_start:
+            reason = (
+                f"the segment ends at offset {segment.end_offset}, below the log start offset "
+                f"{log_start}"
+            )
+            skipped.append(Skipped(segment.upload.objects.log_object, reason))
         else:
-            segments.append(_readable_file(partition, upload, each.end_offset))
-    ranges = [(each.segment.start_offset, each.end_offset) for each in readable]
-    for damaged in unfinished:
-        start = damaged.objects.key.start_offset
-        later = [
-            each.segment.start_offset for each in readable if each.segment.start_offset > start
-        ]
+            files.append(_limit_segment_file(partition, segment.upload, segment.end_offset))
+    ranges = [(segment.upload.start_offset, segment.end_offset) for segment in readable]
+    for unfinished in unfinished_uploads:
+        start = unfinished.objects.key.start_offset
+        later_starts = [start_offset for start_offset, _ in ranges if start_offset > start]
         if local.start_offset is not None:
-            later.append(local.start_offset)
-        is_covered = any(first <= start <= last for first, last in ranges)
-        if is_covered or not later or max(later) <= start or start < log_start:
-            skipped.append(damaged.skipped)
+            later_starts.append(local.start_offset)
+        is_covered = any(start_offset <= start <= end_offset for start_offset, end_offset in ranges)
+        if is_covered or not later_starts or max(later_starts) <= start or start < log_start:
+            skipped.append(unfinished.skipped)
         else:
-            # The log continues, and no other segment has these offsets: reading reports an error.
-            size = damaged.objects.sizes.get(LOG_SUFFIX, 0)
-            segments.append(_segment_file(partition, damaged.objects, start, size))
-    segments.sort(key=lambda segment: segment.base_offset)
+            # The log continues, and no other segment contains the offsets. Reading them reports
+            # an error.
+            size = unfinished.objects.sizes.get(LOG_SUFFIX, 0)
+            files.append(_segment_file(partition, unfinished.objects, start, size))
+    files.sort(key=lambda file: file.base_offset)
     cache = LeaderEpochCache(epochs)
     cache.truncate_from_start(log_start)
-    return RemotePart(segments, skipped, log_start, cache.entries)
+    return RemotePartition(files, skipped, log_start, cache.entries)
 
 
-def _below(readable: Sequence[ReadableSegment], local_start: int | None) -> list[ReadableSegment]:
-    """Return the segments that contain offsets below the first local one."""
+def _clip_below_local(
+    readable: Sequence[ReadableSegment], local_start: int | None
+) -> list[ReadableSegment]:
+    """Return the segments that start below the first local segment, which limits their ends."""
     if local_start is None:
         return list(readable)
     return [
-        ReadableSegment(each.segment, min(each.end_offset, local_start - 1))
-        for each in readable
-        if each.segment.start_offset < local_start
+        ReadableSegment(segment.upload, min(segment.end_offset, local_start - 1))
+        for segment in readable
+        if segment.upload.start_offset < local_start
     ]
 
 
-def _readable_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
+def _limit_segment_file(partition: TopicPartition, upload: Upload, end_offset: int) -> SegmentFile:
     size_bytes, limit = upload.size_bytes, None
     if end_offset < upload.end_offset:
         size_bytes = limit = end_position(upload, end_offset)
@@ -273,10 +272,12 @@ def _segment_file(
 
 def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
     """Return the leader epochs of the most recently uploaded segment in the log's history."""
-    known = [upload for upload in uploads if upload.epochs]
-    if not known:
+    uploads_with_epochs = [upload for upload in uploads if upload.epochs]
+    if not uploads_with_epochs:
         return ()
-    latest = max(known, key=lambda upload: (upload.epochs[-1].epoch, upload.end_offset))
+    latest = max(
+        uploads_with_epochs, key=lambda upload: (upload.epochs[-1].epoch, upload.end_offset)
+    )
     try:
         return read_epochs(latest.objects)
     except (KafkaIndexError, FileNotFoundError) as error:
@@ -291,16 +292,16 @@ def list_merged(
 ) -> Listing:
     """List the segments of a dump, remote and local, of topics whose full name matches.
 
-    `inputs` are log directories as in `list_dump`, or empty. Remote segments up to the first local
-    one precede the local ones. `skipped` includes remote segments that are not used, and `tiered`
-    describes the partitions. Raises `InputError` as `list_dump` and `list_remote_objects`, or if
-    there are no segments or a topic ID is unknown. Raises `CorruptLogError` if
-    ``__remote_log_metadata`` in the log directory is corrupt.
+    `inputs` are log directories as in `list_dump`, or empty. The remote segments before the first
+    local segment precede the local segments. `skipped` includes unused remote segments, and
+    `tiered` describes the partitions. Raises the errors of `list_dump` and
+    `list_remote_objects`, and `InputError` if there are no segments or a topic ID is unknown.
+    Raises `CorruptLogError` if ``__remote_log_metadata`` in the log directory is corrupt.
     """
     objects, skipped = list_remote_objects(options)
     if not objects:
         raise InputError(
-            "no remote segments found",
+            "the tiered storage contains no remote segments",
             path=", ".join(options.uris),
             hint="give the folder that the storage plugin writes to; "
             "check --tiered-format and --key-prefix",
@@ -314,15 +315,21 @@ def list_merged(
         [*listing.segments, *merged.remote_segments],
         key=lambda s: (s.topic, s.partition, s.base_offset),
     )
-    listing.skipped.sort(key=lambda each: each.path)
+    listing.skipped.sort(key=lambda entry: entry.path)
     if not listing.segments:
         raise InputError(
             "no segments found",
             path=", ".join((*options.uris, *inputs)),
-            hint=f"skipped {len(listing.skipped)}, the first: "
-            + "".join(f"{each.path}: {each.reason}" for each in listing.skipped[:1]),
+            hint=_skipped_hint(listing.skipped),
         )
     return listing
+
+
+def _skipped_hint(skipped: Sequence[Skipped]) -> str | None:
+    if not skipped:
+        return None
+    count = plural(len(skipped), "path was", "paths were")
+    return f"{count} skipped; the first is {skipped[0].path}: {skipped[0].reason}"
 
 
 def _list_local(
@@ -336,7 +343,7 @@ def _list_local(
     )
     listing = list_any(inputs, topics=matched_topics)
     metadata_segments = [s for s in listing.segments if s.topic == REMOTE_LOG_METADATA_TOPIC]
-    metadata = RemoteLogMetadata.of_events(
+    metadata = RemoteLogMetadata.from_events(
         record.event for record in read_remote_log_metadata(metadata_segments)
     )
     if topics is not None and not topics.fullmatch(REMOTE_LOG_METADATA_TOPIC):
@@ -349,11 +356,11 @@ def _remove_topic(listing: Listing, topic: str) -> None:
     listing.partition_directories = [
         directory
         for directory in listing.partition_directories
-        if (partition := _partition_of(directory)) is None or partition.topic != topic
+        if (partition := _parse_partition(directory)) is None or partition.topic != topic
     ]
 
 
-def _partition_of(directory: str) -> TopicPartition | None:
+def _parse_partition(directory: str) -> TopicPartition | None:
     return parse_partition_directory(os.path.basename(directory))
 
 
@@ -367,9 +374,9 @@ class _MergedListing:
         self._directories = {
             partition: directory
             for directory in local.partition_directories
-            if (partition := _partition_of(directory)) is not None
+            if (partition := _parse_partition(directory)) is not None
         }
-        self._local_ids = self._topic_ids()
+        self._local_ids = self._read_topic_ids()
         self._roots = DataDirectories()
         self.remote_segments: list[SegmentFile] = []
         self._local_segments = {
@@ -381,11 +388,11 @@ class _MergedListing:
 
     def add_remote(self, objects: Sequence[RemoteObjects], topics: re.Pattern[str] | None) -> None:
         by_topic: dict[str, list[RemoteObjects]] = defaultdict(list)
-        for each in objects:
-            by_topic[each.key.topic_id].append(each)
-        known = {topic_id: name for name, topic_id in self._local_ids.items()}
-        names, nameless = topic_names(by_topic, known | self._metadata.topics)
-        self.listing.skipped += nameless
+        for segment in objects:
+            by_topic[segment.key.topic_id].append(segment)
+        local_names = {topic_id: name for name, topic_id in self._local_ids.items()}
+        names, unnamed_topics = topic_names(by_topic, local_names | self._metadata.topics)
+        self.listing.skipped += unnamed_topics
         names |= {
             topic_id: name
             for topic_id, name in self._metadata.topics.items()
@@ -396,15 +403,17 @@ class _MergedListing:
             names = {topic_id: name for topic_id, name in names.items() if topics.fullmatch(name)}
             if not names and not self._local_segments:
                 raise no_topic_matches(topics, all_names.values(), ", ".join(self._options.uris))
-        latest = {
-            topic_id: max(each.log_mtime_ns for each in segments)
+        latest_upload_ns = {
+            topic_id: max(segment.log_mtime_ns for segment in segments)
             for topic_id, segments in by_topic.items()
         }
-        chosen = choose_topic_ids(names, latest, self._local_ids, self._options.topic_ids)
+        selected_ids = choose_topic_ids(
+            names, latest_upload_ns, self._local_ids, self._options.topic_ids
+        )
         for topic_id, name in names.items():
             segments = by_topic.get(topic_id, [])
-            if chosen[name] != topic_id:
-                self._skip_topic(topic_id, name, chosen[name], segments)
+            if selected_ids[name] != topic_id:
+                self._skip_topic(topic_id, name, selected_ids[name], segments)
                 continue
             if self._local_ids.get(name, topic_id) != topic_id:
                 self._skip_local(name)
@@ -419,38 +428,41 @@ class _MergedListing:
         A broker checkpoints the log start offset of a partition that is not tiered only if it is
         above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
         """
-        local = self._local(partition)
-        start, first = local.log_start_offset, local.start_offset
-        if start is None or first is None or start > first:
+        local = self._local_partition(partition)
+        log_start, local_start = local.log_start_offset, local.start_offset
+        if log_start is None or local_start is None or log_start > local_start:
             return
         topic_id = self._local_ids.get(partition.topic, "")
         self.listing.tiered[partition] = TieredPartition(
             topic_id,
             local.directory,
-            start,
+            log_start,
             is_lower_bound=False,
-            local_start_offset=first,
+            local_start_offset=local_start,
             tiered_end_offset=-1,
             epochs=local.epochs,
         )
 
     def _skip_topic(
-        self, topic_id: str, name: str, chosen: str, segments: Sequence[RemoteObjects]
+        self, topic_id: str, name: str, selected_id: str, segments: Sequence[RemoteObjects]
     ) -> None:
-        reason = f"another topic named {name} (the selected one is {chosen}): --topic-id {topic_id}"
-        folders = {f"{each.root}/{each.key.parent}".rstrip("/") for each in segments}
+        reason = (
+            f"topic ID {selected_id} was selected for the name {name}; to read this topic, give "
+            f"--topic-id {topic_id}"
+        )
+        folders = {f"{segment.root}/{segment.key.parent}".rstrip("/") for segment in segments}
         self.listing.skipped += [Skipped(folder, reason) for folder in sorted(folders)]
 
     def _skip_local(self, name: str) -> None:
-        """Skip the local segments of a topic whose name belongs to another ID."""
-        reason = f"of another topic named {name}, {self._local_ids[name]}"
+        """Skip the local segments of a topic if another topic ID was selected for its name."""
+        reason = f"the partition belongs to another topic named {name}, {self._local_ids[name]}"
         self.listing.skipped += [
             Skipped(directory, reason)
             for partition, directory in self._directories.items()
             if partition.topic == name
         ]
         _remove_topic(self.listing, name)
-        for partition in [each for each in self._directories if each.topic == name]:
+        for partition in [key for key in self._directories if key.topic == name]:
             del self._directories[partition]
             self._local_segments.pop(partition, None)
 
@@ -459,17 +471,21 @@ class _MergedListing:
         topic_id: str,
         name: str,
         segments: Sequence[RemoteObjects],
-        elsewhere: RemoteObjects,
+        template: RemoteObjects,
     ) -> None:
         by_partition: dict[int, list[RemoteObjects]] = defaultdict(list)
-        for each in segments:
-            by_partition[each.key.partition].append(each)
+        for segment in segments:
+            by_partition[segment.key.partition].append(segment)
         for other_id, number in self._metadata.partitions:
             if other_id == topic_id:
                 by_partition.setdefault(number, [])
-        for number, members in sorted(by_partition.items()):
-            location = members[0] if members else _location_of(elsewhere, topic_id, name, number)
-            self._add_partition(TopicPartition(name, number), topic_id, members, location)
+        for number, partition_objects in sorted(by_partition.items()):
+            location = (
+                partition_objects[0]
+                if partition_objects
+                else _derive_location(template, topic_id, name, number)
+            )
+            self._add_partition(TopicPartition(name, number), topic_id, partition_objects, location)
 
     def _add_partition(
         self,
@@ -480,11 +496,11 @@ class _MergedListing:
     ) -> None:
         unfinished: list[UnfinishedUpload] = []
         if (topic_id, partition.partition) in self._metadata.partitions:
-            uploads, skipped = uploads_of_events(objects, self._metadata, location)
+            uploads, skipped = uploads_from_events(objects, self._metadata, location)
             self.listing.skipped += skipped
         else:
-            uploads, unfinished = uploads_of_objects(objects)
-        local = self._local(partition)
+            uploads, unfinished = uploads_from_objects(objects)
+        local = self._local_partition(partition)
         remote_part = merge_partition(partition, uploads, unfinished, local)
         self.remote_segments += remote_part.segments
         self.listing.skipped += remote_part.skipped
@@ -499,7 +515,7 @@ class _MergedListing:
             remote_part.epochs,
         )
 
-    def _local(self, partition: TopicPartition) -> LocalPartition:
+    def _local_partition(self, partition: TopicPartition) -> LocalPartition:
         directory = self._directories.get(partition)
         if directory is None:
             return LocalPartition(None, [], None, ())
@@ -510,7 +526,7 @@ class _MergedListing:
             read_epochs_or_skip(directory, self.listing.skipped).entries,
         )
 
-    def _topic_ids(self) -> dict[str, str]:
+    def _read_topic_ids(self) -> dict[str, str]:
         """Return the IDs of topics with local partitions, keyed by name."""
         ids: dict[str, str] = {}
         for partition, directory in self._directories.items():
@@ -522,21 +538,23 @@ class _MergedListing:
                 if is_retriable(error):
                     raise
                 path = error.path or directory
-                self.listing.skipped.append(Skipped(path, f"no topic id: {error.message}"))
+                self.listing.skipped.append(
+                    Skipped(path, f"the topic ID cannot be read: {error.message}")
+                )
             else:
                 if topic_id is not None:
                     ids[partition.topic] = topic_id
         return ids
 
 
-def _location_of(
-    elsewhere: RemoteObjects, topic_id: str, name: str, partition: int
+def _derive_location(
+    template: RemoteObjects, topic_id: str, name: str, partition: int
 ) -> RemoteObjects:
-    """Return the location that the objects of a partition without objects would have."""
+    """Return the location of a partition without objects, derived from any segment's objects."""
     key = SegmentKey("", name, topic_id, partition, 0, "")
-    if elsewhere.layout is Layout.LOCAL:
-        folder = elsewhere.key.parent.rstrip("/").rpartition("/")[0]
+    if template.layout is Layout.LOCAL:
+        folder = template.key.parent.rstrip("/").rpartition("/")[0]
         parent = f"{folder}/{name}-{partition}-{topic_id}/".lstrip("/")
     else:
         parent = f"{name}-{topic_id}/{partition}/"
-    return RemoteObjects(elsewhere.root, elsewhere.layout, replace(key, parent=parent))
+    return RemoteObjects(template.root, template.layout, replace(key, parent=parent))

@@ -1,7 +1,7 @@
 """The partitions of one or more dumps, their replicas, and the files next to their logs.
 
-Dumps may be truncated, edited or partial. A file that cannot be read is treated as missing, and a
-note describes it.
+Dumps may be truncated, edited or partial. An unreadable file is treated as missing and described in
+a note.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kafka_index.core.cluster.listing import list_dumps, list_logs
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX
@@ -25,6 +24,7 @@ from kafka_index.core.format.names import (
 )
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.registry import scan_input, store_of
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.log.scan.valid_batches import INTACT_BATCH, IntactRows, read_intact_batches
 from kafka_index.core.logdir.data_directory import DataDirectory, reject_running
 from kafka_index.core.logdir.listing import Listing
@@ -47,8 +47,8 @@ class Replica:
     topic_id: str | None
     tiered: TieredPartition | None = None
 
-    def alone(self) -> Replica:
-        """Return the replica with checkpoint entries of this partition only."""
+    def with_own_checkpoints(self) -> Replica:
+        """Return the replica with only the checkpoint entries of its partition."""
         return replace(self, root=self.root.restrict_to(self.partition))
 
 
@@ -65,15 +65,15 @@ class Dump:
 
     @property
     def all_replicas(self) -> list[Replica]:
-        return [each for copies in self.replicas.values() for each in copies]
+        return [replica for replicas in self.replicas.values() for replica in replicas]
 
     @property
     def roots(self) -> list[DataDirectory]:
-        return list({id(each.root): each.root for each in self.all_replicas}.values())
+        return list({id(replica.root): replica.root for replica in self.all_replicas}.values())
 
 
-def note_of(error: KafkaIndexError) -> str:
-    """Return the note for an error; raise the error if this process may not read the file."""
+def missing_file_note(error: KafkaIndexError) -> str:
+    """Return the note about a file that cannot be read; raise a retriable error."""
     if is_retriable(error):
         raise error
     return f"ignored: {error}"
@@ -85,7 +85,7 @@ def read_dumps(
     """List the partitions of dumps, which may contain several replicas of a partition."""
     dump = Dump()
     for listing in list_dumps(inputs, tiered, topics=topics):
-        _add(dump, listing)
+        _add_listing(dump, listing)
     if not dump.replicas:
         # The joint listing raises an error with all searched directories.
         list_logs(inputs, tiered, topics=topics)
@@ -95,13 +95,13 @@ def read_dumps(
     return dump
 
 
-def _add(dump: Dump, listing: Listing) -> None:
+def _add_listing(dump: Dump, listing: Listing) -> None:
     for path in listing.data_directories:
         if path not in dump.directories:
             if store_of(path).hosts_brokers:
                 reject_running(path, _WHILE_RUNNING)
             root = dump.directories[path] = DataDirectory(path, tolerated=True)
-            dump.notes += map(note_of, root.faults())
+            dump.notes += map(missing_file_note, root.faults())
     dump.skipped += listing.skipped
     with_logs = set()
     for segments in SegmentTable.from_files(listing.segments).partitions:
@@ -109,24 +109,24 @@ def _add(dump: Dump, listing: Listing) -> None:
         if segments.partition.topic == CLUSTER_METADATA_TOPIC:
             dump.metadata_logs.append(segments.directory)
             continue
-        home = os.path.dirname(segments.directory)
+        data_directory = os.path.dirname(segments.directory)
         tiered = listing.tiered.get(segments.partition)
         replica = Replica(
             segments.partition,
             segments.directory,
             segments,
-            dump.directories.get(home) or DataDirectory(home, tolerated=True),
+            dump.directories.get(data_directory) or DataDirectory(data_directory, tolerated=True),
             _topic_id(dump, segments.directory, tiered),
             tiered,
         )
-        known = dump.replicas.setdefault(segments.partition, [])
-        if all(each.directory != replica.directory for each in known):
-            known.append(replica)
+        replicas = dump.replicas.setdefault(segments.partition, [])
+        if all(listed_replica.directory != replica.directory for listed_replica in replicas):
+            replicas.append(replica)
     for directory in listing.partition_directories:
-        split = split_directory_name(os.path.basename(directory))
-        if split is None or split[0] in with_logs:
+        parsed_name = split_directory_name(os.path.basename(directory))
+        if parsed_name is None or parsed_name[0] in with_logs:
             continue
-        partition = split[0]
+        partition = parsed_name[0]
         if partition.topic != CLUSTER_METADATA_TOPIC:
             dump.without_logs.setdefault(partition, directory)
         elif any(entry.name.endswith(".checkpoint") for entry in scan_input(directory)):
@@ -139,45 +139,45 @@ def _topic_id(dump: Dump, directory: str, tiered: TieredPartition | None) -> str
     try:
         return read_topic_id(directory)
     except KafkaIndexError as error:
-        dump.notes.append(note_of(error))
+        dump.notes.append(missing_file_note(error))
         return None
 
 
-def base_replica(replicas: Sequence[Replica]) -> list[Replica]:
-    """Order the replicas of a partition; the first one is the base.
+def order_replicas(replicas: Sequence[Replica]) -> list[Replica]:
+    """Order the replicas of a partition, best replica first.
 
-    It has the highest leader epoch in its last valid batch, then the highest end offset, then the
-    largest size.
+    The best replica has the highest leader epoch in its last valid batch, then the highest end
+    offset, then the largest size.
     """
     if len(replicas) == 1:
         return list(replicas)
-    by_path = sorted(replicas, key=lambda each: each.directory)
-    tails = [_last_batches(each) for each in by_path]
-    reaches = {
-        each.directory: (*_reach(tail, tails), int(each.segments.sizes_bytes.sum()))
-        for each, tail in zip(by_path, tails, strict=True)
+    by_path = sorted(replicas, key=lambda replica: replica.directory)
+    tails = list(map(_read_last_batches, by_path))
+    ranks = {
+        replica.directory: (*_log_end(tail, tails), int(replica.segments.sizes_bytes.sum()))
+        for replica, tail in zip(by_path, tails, strict=True)
     }
-    return sorted(by_path, key=lambda each: reaches[each.directory], reverse=True)
+    return sorted(by_path, key=lambda replica: ranks[replica.directory], reverse=True)
 
 
-def _last_batches(replica: Replica) -> tuple[int, IntactRows]:
+def _read_last_batches(replica: Replica) -> tuple[int, IntactRows]:
     """Return the base offset of the last log with valid batches, and the batches."""
     end_offset = INT64_MAX
     decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     for segment in reversed(replica.segments.files()):
         try:
-            found = read_intact_batches(segment, end_offset, decompressor).by_offset
+            batches = read_intact_batches(segment, end_offset, decompressor).by_offset
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
             continue
-        if len(found):
-            return segment.base_offset, found
+        if len(batches):
+            return segment.base_offset, batches
         end_offset = segment.base_offset
     return 0, np.empty(0, INTACT_BATCH)
 
 
-def _reach(
+def _log_end(
     tail: tuple[int, IntactRows], tails: Sequence[tuple[int, IntactRows]]
 ) -> tuple[int, int]:
     """Return the leader epoch of a replica's last batch, and the offset after it.
@@ -186,18 +186,18 @@ def _reach(
     the same batch directly after the previous batch of this replica.
     """
     base_offset, rows = tail
-    ends = np.concatenate(([base_offset], rows["last_offset"] + 1))
-    for number in range(len(rows) - 1, -1, -1):
-        batch = rows[number]
-        is_wrong = batch["first_offset"] > ends[number] and any(
+    next_offsets = np.concatenate(([base_offset], rows["last_offset"] + 1))
+    for row in range(len(rows) - 1, -1, -1):
+        batch = rows[row]
+        is_wrong = batch["first_offset"] > next_offsets[row] and any(
             bool(
                 (
-                    (other["first_offset"] == ends[number])
-                    & (other["checksum"] == batch["checksum"])
-                    & (other["leader_epoch"] == batch["leader_epoch"])
+                    (other_rows["first_offset"] == next_offsets[row])
+                    & (other_rows["checksum"] == batch["checksum"])
+                    & (other_rows["leader_epoch"] == batch["leader_epoch"])
                 ).any()
             )
-            for _, other in tails
+            for _, other_rows in tails
         )
         if not is_wrong:
             return int(batch["leader_epoch"]), int(batch["last_offset"]) + 1

@@ -65,7 +65,7 @@ class BackupLog:
     ----------
     settled_offset : int
         All batches below it were appended before ``__transaction_state`` was captured.
-    parts : sequence of (int, int)
+    chunks : sequence of (int, int)
         Base offsets and sizes in bytes of the chunks that form the segments.
     end_offset, end_ms : int
         The log ends at this offset, or before a batch with a later timestamp.
@@ -74,19 +74,19 @@ class BackupLog:
     partition: TopicPartition
     segments: Sequence[SegmentFile]
     settled_offset: int = 0
-    parts: Sequence[tuple[int, int]] = ()
+    chunks: Sequence[tuple[int, int]] = ()
     end_offset: int = INT64_MAX
     end_ms: int = INT64_MAX
 
     def settled_position(self, segment: SegmentFile) -> int:
-        """Return the position of a batch that precedes all unsettled batches of a segment."""
-        position = before = 0
-        for base_offset, size_bytes in self.parts:
+        """Return the position of a batch before all unsettled batches of a segment."""
+        position = next_position = 0
+        for base_offset, size_bytes in self.chunks:
             if base_offset < segment.base_offset:
                 continue
             if base_offset > self.settled_offset:
                 break
-            position, before = before, before + size_bytes
+            position, next_position = next_position, next_position + size_bytes
         return position
 
 
@@ -114,15 +114,15 @@ class _DataLog:
 
     @classmethod
     def read(cls, log: BackupLog) -> _DataLog:
-        parts, end_offset = [], log.end_offset
-        for segment, start_bytes in _unsettled(log):
-            for all_batches, beyond in _scan(segment, start_bytes, log.end_ms):
-                parts.append(all_batches)
-                end_offset = min(end_offset, beyond)
-        if not parts:
+        tables, end_offset = [], log.end_offset
+        for segment, start_bytes in _unsettled_segments(log):
+            for table, late_offset in _scan_transactional(segment, start_bytes, log.end_ms):
+                tables.append(table)
+                end_offset = min(end_offset, late_offset)
+        if not tables:
             empty = np.empty(0, np.int64)
             return cls(log, _Batches(empty, empty, empty, empty.astype(bool), empty), end_offset)
-        batches = _Batches(*map(np.concatenate, zip(*parts, strict=True)))
+        batches = _Batches(*map(np.concatenate, zip(*tables, strict=True)))
         return cls(log, batches.select(batches.offset >= log.settled_offset), end_offset)
 
 
@@ -132,8 +132,8 @@ class _StateLog:
 
     log: BackupLog
     end_offset: int
-    settled: dict[str, Transaction] = field(default_factory=dict)
-    later: list[tuple[int, str, Transaction | None]] = field(default_factory=list)
+    settled_transactions: dict[str, Transaction] = field(default_factory=dict)
+    later_changes: list[tuple[int, str, Transaction | None]] = field(default_factory=list)
     faults: list[KafkaIndexError] = field(default_factory=list)
 
     @classmethod
@@ -142,23 +142,26 @@ class _StateLog:
         if log.end_ms < INT64_MAX:
             end_offset = _DataLog.read(log).end_offset
         state_log = cls(log, end_offset)
-        settled, records = TransactionLogState(), TopicLog(log.segments, budget)
+        settled_state, records = TransactionLogState(), TopicLog(log.segments, budget)
         for record in records.records():
             try:
                 if record.offset < log.settled_offset:
-                    settled.add(record)
+                    settled_state.add(record)
                 elif (change := transaction_change(record)) is not None:
-                    state_log.later.append((record.offset, *change))
+                    state_log.later_changes.append((record.offset, *change))
             except CorruptRecordError as error:
                 state_log.faults.append(error)
-        state_log.settled = {one.transactional_id: one for one in settled.transactions()}
+        state_log.settled_transactions = {
+            transaction.transactional_id: transaction
+            for transaction in settled_state.transactions()
+        }
         state_log.faults += records.faults
         return state_log
 
-    def latest(self) -> dict[str, Transaction]:
+    def transactions_at_end(self) -> dict[str, Transaction]:
         """Return the states at the end offset, keyed by transactional ID."""
-        states = dict(self.settled)
-        for offset, name, transaction in self.later:
+        states = dict(self.settled_transactions)
+        for offset, name, transaction in self.later_changes:
             if offset >= self.end_offset:
                 break
             if transaction is None:
@@ -167,124 +170,136 @@ class _StateLog:
                 states[name] = transaction
         return states
 
-    def end_before_last_of(self, names: Iterable[str]) -> bool:
-        """Move the end before the last record of each ID; return whether a record was found."""
-        last = {name: at for at, name, _ in self.later if at < self.end_offset}
-        ends = [last[name] for name in names if name in last]
+    def truncate_before_last_records(self, names: Iterable[str]) -> bool:
+        """Truncate the log before the last record of each ID; return whether a record exists."""
+        last_offsets = {
+            name: offset for offset, name, _ in self.later_changes if offset < self.end_offset
+        }
+        ends = [last_offsets[name] for name in names if name in last_offsets]
         self.end_offset = min([self.end_offset, *ends])
         return bool(ends)
 
 
-class _Classified(NamedTuple):
-    """For each batch: the states do not include it; the states require it; the row of its state."""
+class _Classification(NamedTuple):
+    """For each batch: whether the states do not include it or require it, and the state's row."""
 
     is_unknown: _Mask
     is_needed: _Mask
     row: NDArray[np.intp]
 
 
-class _States:
+class _TransactionStates:
     """The states of transactional ids, as columns."""
 
     def __init__(self, states: Mapping[str, Transaction], begun_ms: int) -> None:
         self._begun_ms = begun_ms
-        rows = [(one.producer_id, one, one.producer_epoch) for one in states.values()]
+        rows = [(state.producer_id, state, state.producer_epoch) for state in states.values()]
         rows += [
-            (one.previous_producer_id, one, _REPLACED)
-            for one in states.values()
-            if one.previous_producer_id not in (None, one.producer_id)
+            (state.previous_producer_id, state, _REPLACED)
+            for state in states.values()
+            if state.previous_producer_id not in (None, state.producer_id)
         ]
         rows.sort(key=lambda row: (row[0], -row[2]))
-        self._states = [one for _, one, _ in rows]
+        self._states = [state for _, state, _ in rows]
         self._ids = np.array([producer_id for producer_id, *_ in rows], np.int64)
         self._epochs = np.array([epoch for *_, epoch in rows], np.int64)
-        names = np.array([one.state for one in self._states], object)
-        self._is_empty: _Mask = names == _EMPTY
-        self._is_open: _Mask = names == _ONGOING
-        self._is_decided: _Mask = np.isin(names, _PREPARED)
-        versions = np.array([one.client_version for one in self._states], np.int64)
+        state_names = np.array([state.state for state in self._states], object)
+        self._is_empty: _Mask = state_names == _EMPTY
+        self._is_open: _Mask = state_names == _ONGOING
+        self._is_decided: _Mask = np.isin(state_names, _PREPARED)
+        versions = np.array([state.client_version for state in self._states], np.int64)
         self._by_epoch: _Mask = self._is_empty | (versions >= _EPOCH_BUMP)
 
     @cached_property
-    def _listed(self) -> Mapping[TopicPartition, list[int]]:
-        """The rows of the transactions of each partition."""
+    def _rows_by_partition(self) -> Mapping[TopicPartition, list[int]]:
         rows: dict[TopicPartition, list[int]] = defaultdict(list)
         for row, transaction in enumerate(self._states):
             for partition in transaction.partitions:
                 rows[TopicPartition(*partition)].append(row)
         return rows
 
-    def name_of(self, row: int) -> str:
-        """Return the transactional id of a row."""
+    def transactional_id(self, row: int) -> str:
         return self._states[row].transactional_id
 
-    def classify(self, data_log: _DataLog) -> _Classified:
+    def classify(self, data_log: _DataLog) -> _Classification:
         batches = data_log.batches
         count = len(batches.offset)
-        rows = np.searchsorted(self._ids, batches.producer_id)
-        rows[rows == len(self._ids)] = 0
-        classified = _Classified(np.zeros(count, bool), np.zeros(count, bool), rows)
+        state_rows = np.searchsorted(self._ids, batches.producer_id)
+        state_rows[state_rows == len(self._ids)] = 0
+        classified = _Classification(np.zeros(count, bool), np.zeros(count, bool), state_rows)
         has_state = np.zeros(count, bool)
         if len(self._ids):
-            has_state = self._ids[rows] == batches.producer_id
+            has_state = self._ids[state_rows] == batches.producer_id
             self._classify_by_epoch(data_log, classified, has_state)
-            by_time = has_state & ~self._by_epoch[rows] & (batches.epoch == self._epochs[rows])
-            for row in np.unique(rows[by_time]):
+            by_time = (
+                has_state
+                & ~self._by_epoch[state_rows]
+                & (batches.epoch == self._epochs[state_rows])
+            )
+            for row in np.unique(state_rows[by_time]):
                 self._classify_by_times(
-                    data_log, classified, np.flatnonzero(by_time & (rows == row))
+                    data_log, classified, np.flatnonzero(by_time & (state_rows == row))
                 )
         for producer_id in np.unique(batches.producer_id[~has_state]):
             # Batches and markers of an expired ID are older than the backup.
-            own = np.flatnonzero(batches.producer_id == producer_id)
-            old = batches.is_marker[own] & (batches.time_ms[own] < self._begun_ms)
-            classified.is_unknown[own[_last(old) + 1 :]] = True
+            producer_batches = np.flatnonzero(batches.producer_id == producer_id)
+            is_old_marker = batches.is_marker[producer_batches] & (
+                batches.time_ms[producer_batches] < self._begun_ms
+            )
+            classified.is_unknown[producer_batches[_last_true(is_old_marker) + 1 :]] = True
         return classified
 
     def _classify_by_epoch(
-        self, data_log: _DataLog, classified: _Classified, has_state: _Mask
+        self, data_log: _DataLog, classified: _Classification, has_state: _Mask
     ) -> None:
-        batches, rows = data_log.batches, classified.row
+        batches, state_rows = data_log.batches, classified.row
         is_open = np.zeros(len(self._ids), bool)
-        is_open[self._listed.get(data_log.log.partition, [])] = True
+        is_open[self._rows_by_partition.get(data_log.log.partition, [])] = True
         is_open &= self._is_open
-        epochs, is_marker = self._epochs[rows], batches.is_marker
+        epochs, is_marker = self._epochs[state_rows], batches.is_marker
         is_same = (batches.epoch == epochs) & has_state
-        by_epoch = is_same & self._by_epoch[rows]
-        has_begun = np.where(is_marker, ~self._is_empty[rows], is_open[rows])
+        by_epoch = is_same & self._by_epoch[state_rows]
+        has_begun = np.where(is_marker, ~self._is_empty[state_rows], is_open[state_rows])
         classified.is_unknown[:] = (has_state & (batches.epoch > epochs)) | (by_epoch & ~has_begun)
-        is_over = by_epoch & is_marker & ~self._is_decided[rows] & ~self._is_empty[rows]
+        is_over = by_epoch & is_marker & ~self._is_decided[state_rows] & ~self._is_empty[state_rows]
         classified.is_needed[:] = (has_state & (batches.epoch < epochs)) | is_over
         # After a broker upgrade, earlier transactions and their markers have the same epoch.
         for producer_id in np.unique(batches.producer_id[is_over]):
-            own = np.flatnonzero(by_epoch & (batches.producer_id == producer_id))
-            earlier = own[: _last(is_marker[own]) + 1]
-            classified.is_unknown[earlier], classified.is_needed[earlier] = False, True
+            producer_batches = np.flatnonzero(by_epoch & (batches.producer_id == producer_id))
+            earlier_batches = producer_batches[: _last_true(is_marker[producer_batches]) + 1]
+            classified.is_unknown[earlier_batches], classified.is_needed[earlier_batches] = (
+                False,
+                True,
+            )
 
     def _classify_by_times(
-        self, data_log: _DataLog, classified: _Classified, own: NDArray[np.intp]
+        self, data_log: _DataLog, classified: _Classification, producer_batches: NDArray[np.intp]
     ) -> None:
         """Classify the batches of a producer that keeps its epoch."""
-        row, log = int(classified.row[own[0]]), data_log.log
+        row, log = int(classified.row[producer_batches[0]]), data_log.log
         state = self._states[row]
-        is_marker, time_ms = data_log.batches.is_marker[own], data_log.batches.time_ms[own]
-        is_listed = row in self._listed.get(log.partition, ())
+        is_marker, time_ms = (
+            data_log.batches.is_marker[producer_batches],
+            data_log.batches.time_ms[producer_batches],
+        )
+        is_listed = row in self._rows_by_partition.get(log.partition, ())
         is_open = self._is_open[row] or self._is_decided[row]
         # Markers are later than the last update of the state, which is the decision.
         begun_ms = (state.start_timestamp_ms or 0) if is_open else state.appended_ms
         # Markers of the previous transaction; the next marker ends this transaction.
-        earlier = _last(is_marker & (time_ms <= begun_ms)) + 1
-        classified.is_needed[own[:earlier]] = True
+        previous_count = _last_true(is_marker & (time_ms <= begun_ms)) + 1
+        classified.is_needed[producer_batches[:previous_count]] = True
         if not (is_open and is_listed):
-            classified.is_unknown[own[earlier:]] = True
+            classified.is_unknown[producer_batches[previous_count:]] = True
             return
-        ends = np.flatnonzero(is_marker & (time_ms > begun_ms))
-        end = int(ends[0]) if len(ends) else len(own)
+        later_markers = np.flatnonzero(is_marker & (time_ms > begun_ms))
+        end_marker = int(later_markers[0]) if len(later_markers) else len(producer_batches)
         if self._is_decided[row]:
-            if _last_marker_ms(log, state) > begun_ms:
-                end = -1
-            classified.is_needed[own[:end]] = True
-            end += 1
-        classified.is_unknown[own[max(end, 0) :]] = True
+            if _read_last_marker_ms(log, state) > begun_ms:
+                end_marker = -1
+            classified.is_needed[producer_batches[:end_marker]] = True
+            end_marker += 1
+        classified.is_unknown[producer_batches[max(end_marker, 0) :]] = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -308,26 +323,28 @@ def find_transaction_boundary(
         for log in logs
         if log.partition.topic == TRANSACTION_STATE_TOPIC
     ]
-    others = [log for log in logs if log.partition.topic != TRANSACTION_STATE_TOPIC]
-    data_logs = list(map_requests(_DataLog.read, others, threads=_THREADS, name="transactions"))
-    while _shorten_logs(states, data_logs, begun_ms):
+    data_topic_logs = [log for log in logs if log.partition.topic != TRANSACTION_STATE_TOPIC]
+    data_logs = list(
+        map_requests(_DataLog.read, data_topic_logs, threads=_THREADS, name="transactions")
+    )
+    while _truncate_logs(states, data_logs, begun_ms):
         pass
     all_logs: list[_StateLog | _DataLog] = [*states, *data_logs]
-    ends = {each.log.partition: each.end_offset for each in all_logs if each.end_offset < INT64_MAX}
-    return TransactionBoundary(ends, [fault for each in states for fault in each.faults])
+    ends = {log.log.partition: log.end_offset for log in all_logs if log.end_offset < INT64_MAX}
+    return TransactionBoundary(ends, [fault for log in states for fault in log.faults])
 
 
-def _shorten_logs(
+def _truncate_logs(
     states: Sequence[_StateLog], data_logs: Sequence[_DataLog], begun_ms: int
 ) -> bool:
     """Truncate logs by the states, then states by the logs; return whether a state changed."""
     latest: dict[str, Transaction] = {}
     state_log_by_id: dict[str, _StateLog] = {}
-    for each in states:
-        own = each.latest()
-        latest |= own
-        state_log_by_id |= dict.fromkeys(own, each)
-    columns = _States(latest, begun_ms)
+    for state_log in states:
+        transactions = state_log.transactions_at_end()
+        latest |= transactions
+        state_log_by_id |= dict.fromkeys(transactions, state_log)
+    columns = _TransactionStates(latest, begun_ms)
     incomplete: dict[int, set[str]] = defaultdict(set)
     for data_log in data_logs:
         if not len(data_log.batches.offset):
@@ -338,29 +355,31 @@ def _shorten_logs(
             data_log.end_offset = min(data_log.end_offset, int(unknown[0]))
         is_incomplete = classified.is_needed & (data_log.batches.offset >= data_log.end_offset)
         for row in np.unique(classified.row[is_incomplete]):
-            name = columns.name_of(int(row))
-            incomplete[id(state_log_by_id[name])].add(name)
-    changed = [
-        each.end_before_last_of(incomplete[id(each)]) for each in states if id(each) in incomplete
+            transactional_id = columns.transactional_id(int(row))
+            incomplete[id(state_log_by_id[transactional_id])].add(transactional_id)
+    has_changed = [
+        state_log.truncate_before_last_records(incomplete[id(state_log)])
+        for state_log in states
+        if id(state_log) in incomplete
     ]
-    return any(changed)
+    return any(has_changed)
 
 
-def _last(rows: _Mask) -> int:
+def _last_true(rows: _Mask) -> int:
     """Return the position of the last True, -1 if there is none."""
     positions = np.flatnonzero(rows)
     return int(positions[-1]) if len(positions) else -1
 
 
-def _unsettled(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
+def _unsettled_segments(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
     """Yield segments with unsettled batches, and the position of the first such batch."""
     segments = list(log.segments)
-    for segment, after in zip(segments, [*segments[1:], None], strict=True):
-        if after is None or after.base_offset > log.settled_offset:
+    for segment, next_segment in zip(segments, [*segments[1:], None], strict=True):
+        if next_segment is None or next_segment.base_offset > log.settled_offset:
             yield segment, log.settled_position(segment)
 
 
-def _last_marker_ms(log: BackupLog, state: Transaction) -> int:
+def _read_last_marker_ms(log: BackupLog, state: Transaction) -> int:
     """Return the time of the producer's last settled marker, -1 if there is none."""
     for segment in reversed(log.segments):
         if segment.base_offset >= log.settled_offset:
@@ -371,23 +390,25 @@ def _last_marker_ms(log: BackupLog, state: Transaction) -> int:
                 & (batches.producer_id == state.producer_id)
                 & (batches.offset < log.settled_offset)
             ]
-            for batches, _ in _scan(segment, 0, INT64_MAX)
+            for batches, _ in _scan_transactional(segment, 0, INT64_MAX)
         ]
-        for own_times in reversed(times):
-            if len(own_times):
-                return int(own_times[-1])
+        for marker_times in reversed(times):
+            if len(marker_times):
+                return int(marker_times[-1])
     return -1
 
 
-def _scan(segment: SegmentFile, start_bytes: int, end_ms: int) -> Iterator[tuple[_Batches, int]]:
+def _scan_transactional(
+    segment: SegmentFile, start_bytes: int, end_ms: int
+) -> Iterator[tuple[_Batches, int]]:
     """Yield transactional batches, and the offset of the first batch later than a time."""
     source = LogFileSource(
         segment.log_path, verify_crc=False, listed=segment, start_bytes=start_bytes
     )
     for batches in source.chunks():
-        kinds = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
-        rows = (kinds != 0) & (batches.producer_id >= 0)
-        later = np.flatnonzero(batches.max_timestamp_ms > end_ms)
+        flags = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
+        rows = (flags != 0) & (batches.producer_id >= 0)
+        late_batches = np.flatnonzero(batches.max_timestamp_ms > end_ms)
         yield (
             _Batches(
                 batches.base_offset[rows],
@@ -396,5 +417,5 @@ def _scan(segment: SegmentFile, start_bytes: int, end_ms: int) -> Iterator[tuple
                 batches.is_control[rows],
                 batches.control_timestamp_ms[rows],
             ),
-            int(batches.base_offset[later[0]]) if len(later) else INT64_MAX,
+            int(batches.base_offset[late_batches[0]]) if len(late_batches) else INT64_MAX,
         )

@@ -30,15 +30,24 @@ This module imports no storage library.
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from os import PathLike
 from typing import Final, NamedTuple
 
-from kafka_index.core.errors import InputError
+from kafka_index.core.errors import (
+    ConfigError,
+    InputError,
+    argument_text,
+    refuse_fields_of_other_types,
+    refuse_other_types,
+)
+from kafka_index.core.format.config import to_list_members
 from kafka_index.core.format.names import OFFSET_DIGITS
-from kafka_index.core.format.uri_passwords import refuse_passwords
+from kafka_index.core.format.uri_passwords import path_of, refuse_passwords
 
 _URI = re.compile(r"(?P<scheme>[A-Za-z][A-Za-z0-9+.-]+)://(?P<authority>[^/]*)")
 #: Schemes of object stores, and the extra that installs their library.
@@ -110,6 +119,73 @@ class Layout(Enum):
 
     LOCAL = "local"
     AIVEN = "aiven"
+
+
+@dataclass(frozen=True, slots=True)
+class TieredOptions:
+    """The location of remote segments, and the topics to read.
+
+    Parameters
+    ----------
+    uris : tuple of str
+        Folders of objects: paths or URIs.
+    layout : str, optional
+        Object layout, ``aiven`` or ``local``. By default, or with ``auto``, it is detected.
+    key_prefix : str, optional
+        ``key.prefix`` of Aiven's plugin; other keys are skipped. Default: any.
+    topic_ids : tuple of str
+        Topic IDs to read if several topics have the same name.
+    keys : tuple of (str, str)
+        IDs of key pairs for encrypted segments, and files with their private keys.
+    """
+
+    uris: tuple[str, ...] = ()
+    layout: str | None = None
+    key_prefix: str | None = None
+    topic_ids: tuple[str, ...] = ()
+    keys: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def from_argument(
+        cls, argument: TieredOptions | str | PathLike[str] | Sequence[str | PathLike[str]] | None
+    ) -> TieredOptions | None:
+        """Convert an argument: options, one or several folders, or None."""
+        if argument is None or isinstance(argument, TieredOptions):
+            return argument
+        folders = [argument] if isinstance(argument, str | PathLike) else to_list_members(argument)
+        paths = [os.fspath(path) for path in folders or () if isinstance(path, str | PathLike)]
+        uris = tuple(path for path in paths if isinstance(path, str) and "\0" not in path)
+        if folders is None or len(uris) < len(folders):
+            raise ConfigError(
+                "tiered is not a path",
+                expected="a path or URI, or a list of paths and URIs",
+                found=argument_text(argument),
+            )
+        return cls(uris)
+
+    def __post_init__(self) -> None:
+        for name in ("uris", "topic_ids"):
+            texts = getattr(self, name)
+            if not isinstance(texts, tuple) or not all(isinstance(text, str) for text in texts):
+                raise ConfigError(
+                    f"{name} is not a tuple of str",
+                    expected="a tuple of str",
+                    found=argument_text(texts),
+                )
+        refuse_other_types(keys=(self.keys, tuple))
+        for pair in self.keys:
+            refuse_other_types(**{"a pair of keys": (pair, tuple)})
+        refuse_fields_of_other_types(self)
+        for uri in self.uris:
+            path_of(uri, "a URI")
+        choices = ("auto", *sorted(layout.value for layout in Layout))
+        if self.layout not in (None, *choices):
+            raise ConfigError(
+                "layout is unknown",
+                expected=", ".join(choices),
+                found=argument_text(self.layout),
+            )
+        object.__setattr__(self, "layout", None if self.layout == "auto" else self.layout)
 
 
 _SEGMENT_KEYS = {

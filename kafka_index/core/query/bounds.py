@@ -59,9 +59,14 @@ class Bound:
 class ReadBounds:
     """The start and the exclusive end of a read of a partition.
 
-    `needs_start`: it is an error if no record is at or after the start time. `needs_offsets`: it is
-    an error if the log does not have a given offset. `needs_order`: a start after the end is an
-    error.
+    Attributes
+    ----------
+    needs_start : bool
+        Whether it is an error if no record is at or after the start time.
+    needs_offsets : bool
+        Whether it is an error if the log does not contain a requested offset.
+    needs_order : bool
+        Whether it is an error if the start is after the end.
     """
 
     start: Bound = Bound(EARLIEST)
@@ -73,7 +78,7 @@ class ReadBounds:
 
 @dataclass(frozen=True, slots=True)
 class BoundOptions:
-    """The bounds of all partitions, as given.
+    """The requested bounds of all partitions.
 
     Default offsets are earliest and latest, also for partitions missing from a mapping. Timestamps
     take precedence over offsets.
@@ -88,18 +93,18 @@ class BoundOptions:
     needs_order: bool = False
 
     def __post_init__(self) -> None:
-        for end in ("starting", "ending"):
+        for side in ("starting", "ending"):
             offsets, timestamp = (
-                getattr(self, f"{end}_{what}") for what in ("offsets", "timestamp")
+                getattr(self, f"{side}_{kind}") for kind in ("offsets", "timestamp")
             )
             if offsets is not None and timestamp is not None:
-                raise InputError(f"give either {end} offsets or a {end} timestamp, not both")
+                raise InputError(f"give either {side} offsets or a {side} timestamp, not both")
 
     @property
     def times(self) -> tuple[int | None, int | None]:
-        """The earliest start time and the latest end time, None if there is none."""
+        """The earliest start time and the latest end time, None if not requested."""
         starts, ends = (
-            [value for own in times.values() for value in own.values()]
+            [value for partition_times in times.values() for value in partition_times.values()]
             if isinstance(times, Mapping)
             else []
             if times is None
@@ -108,34 +113,36 @@ class BoundOptions:
         )
         return min(starts, default=None), max(ends, default=None)
 
-    def of(self, partition: TopicPartition) -> ReadBounds:
+    def for_partition(self, partition: TopicPartition) -> ReadBounds:
         return ReadBounds(
-            _bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
-            _bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
+            _select_bound(self.starting_offsets, self.starting_timestamp, partition, EARLIEST),
+            _select_bound(self.ending_offsets, self.ending_timestamp, partition, LATEST),
             self.needs_start,
             self.needs_offsets,
             self.needs_order,
         )
 
 
-def _bound(
+def _select_bound(
     offsets: Offsets | None, timestamps: Timestamps | None, partition: TopicPartition, default: int
 ) -> Bound:
     if timestamps is not None:
-        timestamp = _of_partition(timestamps, partition)
+        timestamp = _partition_value(timestamps, partition)
         if timestamp is not None:
             return Bound(timestamp, is_timestamp=True)
-    offset = None if offsets is None else _of_partition(offsets, partition)
+    offset = None if offsets is None else _partition_value(offsets, partition)
     if offset is None:
         return Bound(default)
     if not isinstance(offset, int) or offset < EARLIEST:  # type: ignore[redundant-expr]
         raise InputError(
-            "not an offset", expected="0 or more, -1 (latest) or -2 (earliest)", found=offset
+            "the value is not an offset",
+            expected="0 or more, -1 (latest) or -2 (earliest)",
+            found=offset,
         )
     return Bound(offset)
 
 
-def _of_partition(values: Offsets | Timestamps, partition: TopicPartition) -> int | None:
+def _partition_value(values: Offsets | Timestamps, partition: TopicPartition) -> int | None:
     if isinstance(values, Mapping):
         return values.get(partition.topic, {}).get(partition.partition)
     return values
@@ -152,66 +159,72 @@ def parse_times(times: Times | None, now: int) -> Timestamps | None:
 
 
 def _parse_bound(value: Time, now: int) -> int:
-    # Negative timestamps have a special meaning in lookups; 0 precedes every record anyway.
+    # Negative timestamps have a special meaning in lookups, and no record is before 0.
     return max(parse_time(value, now=now), 0)
 
 
-def check_order(start: Timestamps | None, end: Timestamps | None) -> None:
+def check_order(start_times: Timestamps | None, end_times: Timestamps | None) -> None:
     """Raise for an empty time range; the end is exclusive."""
-    named = {
+    partitions = {
         (topic, number)
-        for times in (start, end)
+        for times in (start_times, end_times)
         if isinstance(times, Mapping)
         for topic, values in times.items()
         for number in values
     }
     # Bounds for all partitions are checked once.
-    for topic, number in sorted(named) or [("", 0)]:
+    for topic, number in sorted(partitions) or [("", 0)]:
         partition = TopicPartition(topic, number)
-        first = None if start is None else _of_partition(start, partition)
-        last = None if end is None else _of_partition(end, partition)
-        if first is not None and last is not None and first >= last:
-            where = f" of {partition.directory_name}" if topic else ""
+        start_ms = None if start_times is None else _partition_value(start_times, partition)
+        end_ms = None if end_times is None else _partition_value(end_times, partition)
+        if start_ms is not None and end_ms is not None and start_ms >= end_ms:
+            scope = f" of {partition.directory_name}" if topic else ""
             raise InputError(
-                f"no time is in the range{where}: it starts at {time_text(first)}, and its end, "
-                f"which is exclusive, is {time_text(last)}"
+                f"no time is in the range{scope}, which starts at {time_text(start_ms)} and ends "
+                f"before {time_text(end_ms)}"
             )
 
 
 def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
     """Resolve bounds to offsets, the second exclusive, None for the end of the log.
 
-    A start before the log start is the log start. A time after the last record is the end.
+    A start before the log start is replaced with the log start. A time after the last record is
+    resolved to the log end.
     """
     has_end = log.files.high_watermark is not None
-    end = log.end_offset if has_end else None
+    end_offset = log.end_offset if has_end else None
     if has_end and log.segments[-1].end_damage is not None:
         # In a corrupt log, a broker's log end offset may be before the corruption.
-        end = log.files.high_watermark
-    start = _resolve(log, bounds.start)
-    if start is None:
+        end_offset = log.files.high_watermark
+    requested_start = _resolve_bound(log, bounds.start)
+    if requested_start is None:
         check_start(log, bounds)
-    first = log.end_offset if start is None else max(start, log.log_start_offset)
-    wanted = _resolve(log, bounds.end)
-    if wanted is not None:
-        end = wanted if end is None else min(wanted, end)
-        refuse_start_after_end(log, bounds, start, wanted)
-    return first, end
+    start_offset = (
+        log.end_offset if requested_start is None else max(requested_start, log.log_start_offset)
+    )
+    requested_end = _resolve_bound(log, bounds.end)
+    if requested_end is not None:
+        end_offset = requested_end if end_offset is None else min(requested_end, end_offset)
+        refuse_start_after_end(log, bounds, requested_start, requested_end)
+    return start_offset, end_offset
 
 
 def refuse_start_after_end(
-    log: PartitionLog, bounds: ReadBounds, start: int | None, end: int
+    log: PartitionLog, bounds: ReadBounds, start_offset: int | None, end_offset: int
 ) -> None:
     """Raise for a start after the end if `needs_order`, like Spark's ``KafkaSourceRDD``.
 
     A start of None is the end of the log.
     """
-    if bounds.needs_order and (log.end_offset if start is None else start) > end:
+    if (
+        bounds.needs_order
+        and (log.end_offset if start_offset is None else start_offset) > end_offset
+    ):
         raise InputError(
             f"{log.topic}-{log.partition} starts after its end",
             path=log.files.segments[0].partition_directory,
-            expected=f"a start at offset {end} or before",
-            found=log.end_offset if start is None else start,
+            expected=f"a start at offset {end_offset} or before",
+            found=log.end_offset if start_offset is None else start_offset,
         )
 
 
@@ -228,20 +241,20 @@ def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
 def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
     """Raise for offsets outside the log if `needs_offsets`.
 
-    For the reader, the log ends at `end_offset`, or at the last stable offset. An end below the log
-    start is valid: nothing is read.
+    `end_offset` is the log end for the reader: the log end offset or the last stable offset. An end
+    below the log start is valid, and no record is read.
     """
     if not bounds.needs_offsets:
         return
     earliest = log.log_start_offset
-    for what, bound, first in (
+    for side, bound, min_offset in (
         ("starting", bounds.start, earliest),
         ("ending", bounds.end, 0),
     ):
-        if bound.is_timestamp or bound.value < 0 or first <= bound.value <= end_offset:
+        if bound.is_timestamp or bound.value < 0 or min_offset <= bound.value <= end_offset:
             continue
         raise InputError(
-            f"the log does not have the {what} offset",
+            f"the log does not have the {side} offset",
             path=log.files.segments[0].partition_directory,
             expected=f"{earliest}..{end_offset}",
             found=bound.value,
@@ -249,7 +262,7 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
         )
 
 
-def _resolve(log: PartitionLog, bound: Bound) -> int | None:
+def _resolve_bound(log: PartitionLog, bound: Bound) -> int | None:
     """Return the offset of a bound, None for the end of the log."""
     if bound.is_timestamp:
         return first_at_or_after(log, bound.value)
@@ -259,21 +272,21 @@ def _resolve(log: PartitionLog, bound: Bound) -> int | None:
 
 
 def first_at_or_after(log: PartitionLog, timestamp_ms: int) -> int | None:
-    """Return the offset of the first record at or after a time, None if there is none.
+    """Return the offset of the first record at or after a time, None if no such record exists.
 
-    Raises `CorruptLogError` if a corruption precedes it.
+    Raises `CorruptLogError` if a corruption may hide an earlier record.
     """
     answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
     status = Status(int(answers.status[0]))
     if status is Status.FOUND:
         return int(answers.values[FOUND_OFFSET, 0])
-    hidden = log.segments[-1].end_damage
-    if status is not Status.UNREADABLE and hidden is None:
+    end_damage = log.segments[-1].end_damage
+    if status is not Status.UNREADABLE and end_damage is None:
         return None
     findings = [finding for finding in log.take_findings() if finding.reason]
     reason = findings[-1].reason if findings else status.text
     raise CorruptLogError(
-        f"the first record at {timestamp_ms} cannot be found: {reason}",
+        f"the first record at or after {timestamp_ms} cannot be found: {reason}",
         path=log.files.segments[0].partition_directory,
     )
 
@@ -281,13 +294,13 @@ def first_at_or_after(log: PartitionLog, timestamp_ms: int) -> int | None:
 def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
     """Return the range of timestamps in partitions.
 
-    It reads the first batch of each and, through time indexes, the batch with the largest
-    timestamp. Corrupt partitions are counted.
+    Only the first batch of each partition is read, and the batch with the largest timestamp, which
+    time indexes locate. Corrupt partitions are counted.
     """
     span = TimeSpan()
     for files in partitions:
         try:
-            first_ms, last_ms = _times_of(files, settings.max_decompressed_bytes)
+            first_ms, last_ms = _read_time_range(files, settings.max_decompressed_bytes)
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
@@ -297,24 +310,28 @@ def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> T
     return span
 
 
-def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int | None, int | None]:
+def _read_time_range(
+    files: PartitionFiles, max_decompressed_bytes: int
+) -> tuple[int | None, int | None]:
     with PartitionLog(
         files, config=IndexConfig(), max_decompressed_bytes=max_decompressed_bytes
     ) as log:
         start = np.array([log.log_start_offset], np.int64)
         latest = np.array([SpecialTimestamp.MAX_TIMESTAMP], np.int64)
-        found = [
+        results = [
             log.answer_offsets(start, Resolve.RECORD),
             log.answer_timestamps(latest, Resolve.RECORD),
         ]
-        if any(answers.status[0] == Status.UNREADABLE for answers in found):
-            for each in log.take_findings():
-                if each.retriable:
-                    raise ReadError(f"the times cannot be read: {each.reason}", path=each.path)
-            raise KafkaIndexError("the times cannot be read", path=files.segments[0].log_path)
+        if any(answers.status[0] == Status.UNREADABLE for answers in results):
+            for finding in log.take_findings():
+                if finding.retriable:
+                    raise ReadError(
+                        f"the timestamps cannot be read: {finding.reason}", path=finding.path
+                    )
+            raise KafkaIndexError("the timestamps cannot be read", path=files.segments[0].log_path)
         first_ms, last_ms = (
             int(answers.values[FOUND_TIMESTAMP, 0]) if answers.status[0] == Status.FOUND else None
-            for answers in found
+            for answers in results
         )
     return first_ms, last_ms
 
@@ -322,10 +339,15 @@ def _times_of(files: PartitionFiles, max_decompressed_bytes: int) -> tuple[int |
 def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
     """Read a file of offsets by topic and partition.
 
-    It is JSON like ``{"orders": {"0": 123}}``, or has a line ``orders,0,123`` per partition.
+    The file contains JSON like ``{"orders": {"0": 123}}``, or a line ``orders,0,123`` for each
+    partition.
     """
-    text = read_text(absolute_path(path), "the offsets")
-    rows = _json_rows(text, path) if text.lstrip().startswith("{") else _csv_rows(text, path)
+    content = read_text(absolute_path(path), "the offsets")
+    rows = (
+        _parse_json(content, path)
+        if content.lstrip().startswith("{")
+        else _parse_csv(content, path)
+    )
     offsets: dict[str, dict[int, int]] = {}
     for topic, partition, offset in rows:
         number, value = parse_integer(partition), parse_integer(offset)
@@ -336,46 +358,43 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
             or number < 0
             or value < EARLIEST
         ):
-            raise _malformed(path, f"{topic},{partition},{offset}")
-        of_topic = offsets.setdefault(topic, {})
-        if number in of_topic:
+            raise _malformed_error(path, f"{topic},{partition},{offset}")
+        topic_offsets = offsets.setdefault(topic, {})
+        if number in topic_offsets:
             raise InputError("a partition is listed twice", path=path, found=f"{topic}-{number}")
-        of_topic[number] = value
+        topic_offsets[number] = value
     if not offsets:
-        raise InputError("no offsets", path=path)
+        raise InputError("the file contains no offsets", path=path)
     return offsets
 
 
-def _json_rows(text: str, path: str) -> list[tuple[str, str, str]]:
-    def pairs(found: list[tuple[str, object]]) -> list[tuple[str, object]]:
-        return found
-
+def _parse_json(text: str, path: str) -> list[tuple[str, str, str]]:
     try:
-        # Pairs, because a dictionary would silently drop a repeated partition.
-        topics = json.loads(text, object_pairs_hook=pairs)
+        # Lists of pairs, because a dictionary would silently drop a repeated partition.
+        topics = json.loads(text, object_pairs_hook=list)
         return [
             (topic, str(partition), str(offset))
             for topic, numbers in topics
             for partition, offset in numbers
         ]
     except (ValueError, TypeError) as error:
-        raise _malformed(path, text[:60]) from error
+        raise _malformed_error(path, text[:60]) from error
 
 
-def _csv_rows(text: str, path: str) -> Iterable[tuple[str, str, str]]:
+def _parse_csv(text: str, path: str) -> Iterable[tuple[str, str, str]]:
     for row in csv.reader(text.splitlines()):
         if not row or [cell.strip().lower() for cell in row] == _HEADER:
             continue
         if len(row) != _COLUMNS:
-            raise _malformed(path, ",".join(row))
+            raise _malformed_error(path, ",".join(row))
         topic, partition, offset = (cell.strip() for cell in row)
         yield topic, partition, offset
 
 
-def _malformed(path: str, found: str) -> InputError:
+def _malformed_error(path: str, text: str) -> InputError:
     return InputError(
-        "not a file of offsets",
+        "the file is not a file of offsets",
         path=path,
         expected='{"topic": {"0": 123}}, or lines of topic,partition,offset',
-        found=found,
+        found=text,
     )

@@ -1,6 +1,7 @@
 """The partitions and segments of a dump as tables that can be sent to every worker.
 
-Remote segments without index files, which lookups must read completely, are counted first.
+A lookup must read a remote segment without index files completely, so these segments are listed
+before the lookup.
 """
 
 from __future__ import annotations
@@ -13,9 +14,10 @@ from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kafka_index.core.cluster.listing import list_logs
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import plural
 from kafka_index.core.format.checkpoints import EpochEntry
 from kafka_index.core.format.human import format_bytes
@@ -33,14 +35,21 @@ from kafka_index.core.format.names import (
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
 from kafka_index.core.fs.registry import scan_directory, store_of
-from kafka_index.core.fs.uris import is_segment_path
-from kafka_index.core.log.choices import UpperBound
+from kafka_index.core.fs.uris import TieredOptions, is_segment_path
+from kafka_index.core.log.choices import By, UpperBound
 from kafka_index.core.log.read.partition_files import CheckpointReader, PartitionFiles
 from kafka_index.core.log.read.segment_indexes import FetchedIndexes
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.keys import NO_PARTITION, Codes, PartitionCodes
+
+Codes = NDArray[np.int32]
+#: The partition does not exist, or the topic is null.
+NO_PARTITION = -1
+# A table indexed by partition number is fastest for normal numbering. Its size is limited, because
+# a directory named t-2147483647 would exhaust memory.
+_CELLS_PER_PARTITION = 16
+_MIN_CELLS = 1 << 16
+_PARTITION_BITS = 32
 
 #: One row per partition: directory, checkpoints, and the range of its segments.
 PARTITION_SCHEMA = pa.schema(
@@ -61,8 +70,8 @@ PARTITION_SCHEMA = pa.schema(
         pa.field("segment_count", pa.int64(), nullable=False),
     ]
 )
-# Fields of `PartitionFiles` that are columns unchanged.
-_AS_THEY_ARE = tuple(
+# Fields of `PartitionFiles` that are columns of the same name.
+_UNCHANGED_FIELDS = tuple(
     field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
 )
 #: One row per segment; remote segments have their own directory.
@@ -87,17 +96,80 @@ UNINDEXED_SCHEMA = pa.schema(
 )
 
 
+class PartitionCodes:
+    """Maps topic and partition number to a code, 0..2^31 - 1."""
+
+    def __init__(self, topics: Sequence[str], partitions: Longs, codes: Codes) -> None:
+        self._topics = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
+        numbers = np.array([self._topics[topic] for topic in topics], np.int64)
+        counts = np.zeros(len(self._topics), np.int64)
+        np.maximum.at(counts, numbers, partitions + 1)
+        self._dense: Codes | None = None
+        if counts.sum() <= _CELLS_PER_PARTITION * len(codes) + _MIN_CELLS:
+            # The last row, without cells, is for unknown topics.
+            self._counts = np.append(counts, 0)
+            self._starts = np.append(0, np.cumsum(counts))
+            self._dense = np.full(max(int(counts.sum()), 1), NO_PARTITION, np.int32)
+            self._dense[self._starts[numbers] + partitions] = codes
+        else:
+            keys = (numbers << _PARTITION_BITS) | partitions
+            order = np.argsort(keys)
+            self._keys, self._codes = keys[order], codes[order]
+
+    def find(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
+        """Return the code of each row's partition, or `NO_PARTITION`."""
+        if not len(partitions):
+            return np.empty(0, np.int32)
+        topic_numbers = self._find_topic_numbers(topics)
+        if self._dense is None:
+            return self._find_sparse(topic_numbers, partitions)
+        is_known = (partitions >= 0) & (partitions < self._counts[topic_numbers])
+        cells = np.where(is_known, self._starts[topic_numbers] + partitions, 0)
+        return np.where(is_known, self._dense[cells], np.int32(NO_PARTITION))
+
+    def _find_sparse(self, topic_numbers: Longs, partitions: Longs) -> Codes:
+        # The number of an unknown topic is after all known numbers, so no key matches.
+        is_known = (partitions >= 0) & (partitions < 1 << _PARTITION_BITS)
+        keys = (topic_numbers << _PARTITION_BITS) | np.where(is_known, partitions, 0)
+        positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
+        is_known &= self._keys[positions] == keys
+        return np.where(is_known, self._codes[positions], np.int32(NO_PARTITION))
+
+    def _find_topic_numbers(self, topics: pa.Array | pa.ChunkedArray) -> Longs:
+        if isinstance(topics, pa.ChunkedArray):
+            topics = pa.concat_arrays(topics.chunks)
+        encoded = topics if pa.types.is_dictionary(topics.type) else pc.dictionary_encode(topics)
+        unknown = len(self._topics)
+        numbers = np.array(
+            [
+                *(self._topics.get(name, unknown) for name in _decode_names(encoded.dictionary)),
+                unknown,
+            ],
+            np.int64,
+        )
+        # A null is an unknown topic.
+        indices = encoded.indices.fill_null(len(encoded.dictionary))
+        row_numbers: Longs = numbers[indices.to_numpy(zero_copy_only=False)]
+        return row_numbers
+
+
+def _decode_names(names: pa.Array) -> list[str]:
+    """Return the names as str; null and invalid UTF-8 become names that no topic has."""
+    cells = names.cast(pa.large_binary()).to_pylist()
+    return ["" if cell is None else cell.decode(errors="replace") for cell in cells]
+
+
 class Inventory:
     """The partitions and segments of a dump as sorted tables; immutable and picklable.
 
-    `skipped` are files that are not live or not usable, with reasons.
+    `skipped` are deleted and unusable files, with reasons.
     """
 
     def __init__(
         self, partitions: pa.Table, segments: pa.Table, skipped: Sequence[Skipped] = ()
     ) -> None:
         self.partitions = partitions.combine_chunks()
-        # Local segments are in the directory of their partition and need no such column.
+        # Only remote segments have a directory other than the directory of their partition.
         if "directory" in segments.column_names and (
             segments["directory"].null_count == segments.num_rows
         ):
@@ -119,7 +191,7 @@ class Inventory:
 
     @property
     def uncertain_starts(self) -> int:
-        """Number of partitions whose log start is a lower bound: they have no log directory."""
+        """Number of partitions without a log directory, whose log start is only a lower bound."""
         ends = self.partitions["tiered_end_offset"]
         if ends.null_count == len(ends):
             return 0
@@ -130,30 +202,30 @@ class Inventory:
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
         """Map rows to partition numbers, which are rows of `partitions`, as int32.
 
-        `NO_PARTITION`, -1, if there are no segments. Topics may be dictionary-encoded; null matches
-        none.
+        The number is `NO_PARTITION` if the partition has no segments or the topic is null. Topics
+        may be dictionary-encoded.
         """
         return self._codes.find(topics, partitions)
 
-    def name_of(self, code: int) -> tuple[str, int]:
+    def partition_name(self, code: int) -> tuple[str, int]:
         """Return topic and partition for a partition number."""
         return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
 
     def base_offsets(self, code: int) -> Longs:
         """Return the ascending base offsets for a partition number."""
-        first = self.partitions["first_segment"][code].as_py()
+        first_segment = self.partitions["first_segment"][code].as_py()
         count = self.partitions["segment_count"][code].as_py()
-        bases: Longs = self.segments["base_offset"].slice(first, count).to_numpy()
-        return bases
+        base_offsets: Longs = self.segments["base_offset"].slice(first_segment, count).to_numpy()
+        return base_offsets
 
-    def files_of(self, code: int) -> PartitionFiles:
+    def partition_files(self, code: int) -> PartitionFiles:
         row = self.partitions.slice(code, 1).to_pylist()[0]
         segments = self.segments.slice(row["first_segment"], row["segment_count"])
         columns = [
             segments[name].to_pylist() if name in segments.column_names else [None] * len(segments)
             for name in SEGMENT_SCHEMA.names
         ]
-        last = segments.num_rows - 1
+        last_number = segments.num_rows - 1
         return PartitionFiles(
             segments=tuple(
                 SegmentFile(
@@ -166,7 +238,7 @@ class Inventory:
                     ),
                     size_bytes,
                     mtime_ns,
-                    is_last=number == last and not is_segment_path(directory or ""),
+                    is_last=number == last_number and not is_segment_path(directory or ""),
                     log_version=version,
                 )
                 for number, (
@@ -179,19 +251,20 @@ class Inventory:
                 ) in enumerate(zip(*columns, strict=True))
             ),
             epochs=tuple(map(EpochEntry, row["epochs"], row["epoch_start_offsets"])),
-            **{name: row[name] for name in _AS_THEY_ARE},
+            **{name: row[name] for name in _UNCHANGED_FIELDS},
         )
 
     def files(self, topic: str, partition: int) -> PartitionFiles | None:
         """Return the files of a partition, None if it has no segments."""
         (code,) = self.codes(pa.array([topic], pa.string()), np.array([partition], np.int64))
-        return None if code == NO_PARTITION else self.files_of(int(code))
+        return None if code == NO_PARTITION else self.partition_files(int(code))
 
     @cached_property
     def needs_requests(self) -> bool:
-        """Whether any log is remote."""
+        """Whether a log is remote."""
         return "directory" in self.segments.column_names or any(
-            store_of(each).needs_requests for each in self.partitions["directory"].to_pylist()
+            store_of(directory).needs_requests
+            for directory in self.partitions["directory"].to_pylist()
         )
 
     @cached_property
@@ -207,9 +280,11 @@ class Inventory:
     @cached_property
     def _codes(self) -> PartitionCodes:
         rows = np.flatnonzero(self._segment_counts).astype(np.int32)
-        kept = self.partitions.select(["topic", "partition"]).take(pa.array(rows))
+        partitions = self.partitions.select(["topic", "partition"]).take(pa.array(rows))
         return PartitionCodes(
-            kept["topic"].to_pylist(), kept["partition"].to_numpy().astype(np.int64), rows
+            partitions["topic"].to_pylist(),
+            partitions["partition"].to_numpy().astype(np.int64),
+            rows,
         )
 
 
@@ -232,7 +307,7 @@ def collect_inventory(
     listing = list_logs(logs, tiered, topics=topics)
     reader = CheckpointReader(upper_bound)
     partitions = reader.read_all(listing.segments, index_root, listing.tiered)
-    partitions += _without_segments(listing, partitions)
+    partitions += _list_empty_partitions(listing, partitions)
     partitions.sort(key=lambda files: (files.topic, files.partition))
     return Inventory(
         _partition_table(partitions, listing),
@@ -241,16 +316,19 @@ def collect_inventory(
     )
 
 
-def _without_segments(
+def _list_empty_partitions(
     listing: Listing, partitions: Sequence[PartitionFiles]
 ) -> Iterator[PartitionFiles]:
     """Yield the partitions that have a directory but no segments."""
-    known = {(files.topic, files.partition) for files in partitions}
+    listed_partitions = {(files.topic, files.partition) for files in partitions}
     for directory in listing.partition_directories:
-        found = parse_partition_directory(os.path.basename(directory))
-        if found is not None and (found.topic, found.partition) not in known:
-            known.add((found.topic, found.partition))
-            yield PartitionFiles(found.topic, found.partition, ())
+        partition = parse_partition_directory(os.path.basename(directory))
+        if (
+            partition is not None
+            and (partition.topic, partition.partition) not in listed_partitions
+        ):
+            listed_partitions.add((partition.topic, partition.partition))
+            yield PartitionFiles(partition.topic, partition.partition, ())
 
 
 def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> pa.Table:
@@ -258,25 +336,25 @@ def _partition_table(partitions: Sequence[PartitionFiles], listing: Listing) -> 
         os.path.basename(directory): directory for directory in listing.partition_directories
     }
     rows = []
-    first = 0
+    first_segment = 0
     for files in partitions:
         name = TopicPartition(files.topic, files.partition).directory_name
         rows.append(
             {
-                **{name: getattr(files, name) for name in _AS_THEY_ARE},
-                "directory": _directory_of(files, listing) or directories.get(name, ""),
+                **{name: getattr(files, name) for name in _UNCHANGED_FIELDS},
+                "directory": _checkpoint_directory(files, listing) or directories.get(name, ""),
                 "epochs": [entry.epoch for entry in files.epochs],
                 "epoch_start_offsets": [entry.start_offset for entry in files.epochs],
-                "first_segment": first,
+                "first_segment": first_segment,
                 "segment_count": len(files.segments),
             }
         )
-        first += len(files.segments)
+        first_segment += len(files.segments)
     return pa.Table.from_pylist(rows, schema=PARTITION_SCHEMA)
 
 
-def _directory_of(files: PartitionFiles, listing: Listing) -> str | None:
-    """Return the directory with a partition's checkpoints, None if it has no segments."""
+def _checkpoint_directory(files: PartitionFiles, listing: Listing) -> str | None:
+    """Return the directory with a partition's checkpoints, None without local segments."""
     tiered = listing.tiered.get(TopicPartition(files.topic, files.partition))
     if tiered is not None:
         return tiered.local_directory
@@ -301,9 +379,9 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
 
 
 def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
-    """Return remote segments without the index files that lookups need: `UNINDEXED_SCHEMA`.
+    """Return the remote segments without the index files of a lookup, as `UNINDEXED_SCHEMA`.
 
-    Several folders are listed concurrently. Only lookups by timestamp need time indexes.
+    Folders are listed concurrently. Only lookups by timestamp require time indexes.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.needs_requests:
@@ -312,13 +390,13 @@ def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
         suffixes = [OFFSET_INDEX_SUFFIX, *([TIME_INDEX_SUFFIX] if by is By.TIMESTAMP else [])]
 
         def find(code: int) -> pa.Table:
-            return _find(code, inventory.files_of(code), suffixes)
+            return _find_in_partition(code, inventory.partition_files(code), suffixes)
 
         tables += requests(os.getpid()).map(find, range(inventory.partitions.num_rows))
     return pa.concat_tables(tables)
 
 
-def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
+def _find_in_partition(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
     segments = [
         (number, segment)
         for number, segment in enumerate(files.segments)
@@ -327,33 +405,34 @@ def _find(code: int, files: PartitionFiles, suffixes: list[str]) -> pa.Table:
     if not segments:
         return UNINDEXED_SCHEMA.empty_table()
     folder = files.index_directory or segments[0][1].partition_directory
-    is_asked = store_of(folder).needs_requests or os.path.isdir(folder)
-    there = {entry.name for entry in scan_directory(folder)} if is_asked else set()
-    bare = [
+    can_list = store_of(folder).needs_requests or os.path.isdir(folder)
+    names = {entry.name for entry in scan_directory(folder)} if can_list else set()
+    unindexed = [
         {"code": code, "segment": number, "size_bytes": segment.log_size_bytes}
         for number, segment in segments
         if not all(
-            index_name_for(os.path.basename(segment.log_path), suffix) in there
+            index_name_for(os.path.basename(segment.log_path), suffix) in names
             for suffix in suffixes
         )
     ]
-    return pa.Table.from_pylist(bare, UNINDEXED_SCHEMA)
+    return pa.Table.from_pylist(unindexed, UNINDEXED_SCHEMA)
 
 
 def inventory_notes(inventory: Inventory, unindexed: pa.Table) -> Iterator[str]:
-    """Yield notes to show before a lookup: expensive segments, and uncertain log starts.
+    """Yield notes about expensive segments and uncertain log starts, which precede a lookup.
 
     `unindexed` is the result of `find_unindexed`.
     """
     if unindexed.num_rows:
-        what = plural(unindexed.num_rows, "remote segment")
+        segments = plural(unindexed.num_rows, "remote segment")
         size_bytes = sum(unindexed["size_bytes"].to_pylist())
         yield (
-            f"{what} ({format_bytes(size_bytes)}) without index files: each requested one is read "
-            "completely, once; build --output writes index files"
+            f"{segments} without index files ({format_bytes(size_bytes)}): each requested segment "
+            "is read completely, once; `kafka-index build --output` writes index files"
         )
     if partitions := inventory.uncertain_starts:
         yield (
             f"{plural(partitions, 'partition')} without a log directory: the log start may be "
-            "after the start of the first remote segment; give the log directory with --input"
+            "after the start of the first remote segment; to read the log start, give the log "
+            "directory with --input"
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from kafka_index.core.errors import CorruptLogError, Faults, InputError, KafkaIn
 from kafka_index.core.format.config import LogConfig, topics_pattern
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC
-from kafka_index.core.log.choices import Resolve, Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read.answers import (
     BATCH_POSITION,
     FOUND_OFFSET,
@@ -28,144 +29,172 @@ from kafka_index.core.log.read.answers import (
 )
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.scan.segment_scan import LogFileSource
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import NO_PARTITION, Keys, QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.inventory import NO_PARTITION, Inventory, collect_inventory
+from kafka_index.core.query.lookups import Keys, Lookups, LookupSettings, QueryBatch
 from kafka_index.core.records.decompression import shared_budget
 
-_NOT_HERE = "the partition is not in the input"
-_ONLY_CONTROL = "only control records, such as transaction markers, follow: nothing to consume"
+_NOT_IN_INPUT = "the input does not contain the partition"
+_ONLY_CONTROL_RECORDS = (
+    "only control records, such as transaction markers, follow the committed offset"
+)
 # Control records are not counted in longer lags.
 _MAX_CONTROL_RECORDS = 1000
 
 
 def read_lag(
-    paths: Sequence[str], what: str, *, max_decompressed_bytes: int
+    paths: Sequence[str], table_name: str, *, max_decompressed_bytes: int
 ) -> tuple[pa.Table, Faults]:
     """Return one of `LAG_TABLES`, and the reasons for missing records or lags.
 
-    `paths` are inputs as for `read_metadata`, with the logs of the consumed partitions.
+    `paths` are inputs as for `read_metadata`, and contain the logs of the consumed partitions.
     Raises the errors of `read_metadata`.
     """
-    found = read_metadata(
+    metadata = read_metadata(
         paths,
         budget=shared_budget(max_decompressed_bytes),
         topics=(CONSUMER_OFFSETS_TOPIC,),
-        has_history=what == "lag-history",
+        has_history=table_name == "lag-history",
     )
-    commits = [*found.earlier_offsets, *(found.offsets or ())]
-    commits.sort(key=lambda one: (one.group, one.topic, one.partition, one.record_offset))
-    # Includes the offsets topic, so that the listing is never empty.
-    topics = {CONSUMER_OFFSETS_TOPIC, *(one.topic for one in commits)}
+    commits = [*metadata.earlier_offsets, *(metadata.offsets or ())]
+    commits.sort(key=attrgetter("group", "topic", "partition", "record_offset"))
+    # Include the offsets topic, so that the listing is never empty.
+    topics = {CONSUMER_OFFSETS_TOPIC, *(commit.topic for commit in commits)}
     inventory = collect_inventory(paths, topics=topics_pattern(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
-    rows, faults = _rows(inventory, commits, config, is_history=what == "lag-history")
-    found.faults.add(*faults)
-    return pa.Table.from_pylist(rows, schema=LAG_TABLES[what]), found.faults
+    rows, faults = _compute_rows(inventory, commits, config, is_history=table_name == "lag-history")
+    metadata.faults.add(*faults)
+    return pa.Table.from_pylist(rows, schema=LAG_TABLES[table_name]), metadata.faults
 
 
-def _rows(
+def _compute_rows(
     inventory: Inventory,
     commits: Sequence[CommittedOffset],
     config: LogConfig,
     *,
     is_history: bool,
 ) -> tuple[list[dict[str, object]], list[KafkaIndexError]]:
-    topics = pa.array([one.topic for one in commits], pa.string())
-    partitions = np.array([one.partition for one in commits], np.int64)
+    topics = pa.array([commit.topic for commit in commits], pa.string())
+    partitions = np.array([commit.partition for commit in commits], np.int64)
     codes: Longs = inventory.codes(topics, partitions).astype(np.int64)
-    committed = np.array([one.offset for one in commits], np.int64)
-    # The offset of the first record after the commit was the log end at that time.
-    after = np.array([one.commit_timestamp_ms + 1 for one in commits], np.int64)
-    last = np.full(len(commits), int(SpecialTimestamp.MAX_TIMESTAMP), np.int64)
+    committed = np.array([commit.offset for commit in commits], np.int64)
+    # The offset of the first record after the commit was the log end at the time of the commit.
+    after_commit_ms = np.array([commit.commit_timestamp_ms + 1 for commit in commits], np.int64)
+    max_timestamps = np.full(len(commits), int(SpecialTimestamp.MAX_TIMESTAMP), np.int64)
 
-    def ask(by: By, keys: Longs, *, specials: bool) -> tuple[Answers, dict[int, int | None]]:
+    def look_up(by: By, keys: Longs, *, specials: bool) -> tuple[Answers, dict[int, int | None]]:
         with Lookups(inventory, LookupSettings(by, Resolve.RECORD, config)) as lookups:
             answers = lookups.answer(
                 QueryBatch(topics, pa.array(partitions), Keys(keys, specials=specials))
             )
-            ends = {int(code): lookups.end_offset(code) for code in set(codes) - {NO_PARTITION}}
+            log_end_offsets = {
+                int(code): lookups.end_offset(code) for code in set(codes) - {NO_PARTITION}
+            }
             findings.extend(lookups.drain_findings())
-        return answers, ends
+        return answers, log_end_offsets
 
     findings: list[LookupFinding] = []
-    records, ends = ask(By.OFFSET, committed, specials=False)
-    times, _ = ask(By.TIMESTAMP, after if is_history else last, specials=not is_history)
-    unread = [each for each in dict.fromkeys(findings) if each.kind == UNREADABLE]
-    reasons = {(each.topic, each.partition): each.reason for each in reversed(unread)}
+    records, log_end_offsets = look_up(By.OFFSET, committed, specials=False)
+    times, _ = look_up(
+        By.TIMESTAMP, after_commit_ms if is_history else max_timestamps, specials=not is_history
+    )
+    unreadable_findings = [
+        finding for finding in dict.fromkeys(findings) if finding.kind == UNREADABLE
+    ]
+    reasons = {
+        (finding.topic, finding.partition): finding.reason
+        for finding in reversed(unreadable_findings)
+    }
     rows = []
-    for row, one in enumerate(commits):
-        end = ends.get(int(codes[row]))
-        found = _row(one, records, row, end if not is_history else _end_then(one, times, row, end))
-        against_ms = one.commit_timestamp_ms if is_history else _time(times, row)
+    for row, commit in enumerate(commits):
+        log_end_offset = log_end_offsets.get(int(codes[row]))
+        lag_row = _base_row(
+            commit,
+            records,
+            row,
+            _end_at_commit(commit, times, row, log_end_offset) if is_history else log_end_offset,
+        )
+        reference_ms = commit.commit_timestamp_ms if is_history else _found_timestamp(times, row)
         if not is_history:
-            found["max_timestamp_ms"] = against_ms
-        if found["lag_records"] == 0:
-            found["lag_ms"] = 0
-        elif found["record_timestamp_ms"] is not None and against_ms is not None:
-            found["lag_ms"] = max(against_ms - found["record_timestamp_ms"], 0)
-        found["reason"] = _reason(one, Status(int(records.status[row])), end, reasons)
-        lag = found["lag_records"]
-        if found["reason"] is None and lag is not None and 0 < lag <= _MAX_CONTROL_RECORDS:
-            files = inventory.files_of(int(codes[row]))
-            if _only_control_records_follow(files, records.values[:, row], one.offset + lag):
-                found["reason"] = _ONLY_CONTROL
-        rows.append(found)
-    return rows, [*_absent(commits, codes), *map(_fault, unread)]
+            lag_row["max_timestamp_ms"] = reference_ms
+        if lag_row["lag_records"] == 0:
+            lag_row["lag_ms"] = 0
+        elif lag_row["record_timestamp_ms"] is not None and reference_ms is not None:
+            lag_row["lag_ms"] = max(reference_ms - lag_row["record_timestamp_ms"], 0)
+        lag_row["reason"] = _unknown_reason(
+            commit, Status(int(records.status[row])), log_end_offset, reasons
+        )
+        lag = lag_row["lag_records"]
+        if lag_row["reason"] is None and lag is not None and 0 < lag <= _MAX_CONTROL_RECORDS:
+            files = inventory.partition_files(int(codes[row]))
+            if _only_control_records_follow(files, records.values[:, row], commit.offset + lag):
+                lag_row["reason"] = _ONLY_CONTROL_RECORDS
+        rows.append(lag_row)
+    return rows, [
+        *_missing_partition_errors(commits, codes),
+        *map(_lookup_error, unreadable_findings),
+    ]
 
 
-def _row(commit: CommittedOffset, records: Answers, row: int, end: int | None) -> dict[str, Any]:
+def _base_row(
+    commit: CommittedOffset, records: Answers, row: int, log_end_offset: int | None
+) -> dict[str, Any]:
     """Return the columns that do not depend on the reference time of the lag."""
     return {
         "group": commit.group,
         "topic": commit.topic,
         "partition": commit.partition,
         "committed_offset": commit.offset,
-        "log_end_offset": end,
-        # Negative, as Kafka prints it, if the log has lost consumed records.
-        "lag_records": None if end is None else end - commit.offset,
+        "log_end_offset": log_end_offset,
+        # If the log has lost consumed records, the lag is negative, as in Kafka's tools.
+        "lag_records": None if log_end_offset is None else log_end_offset - commit.offset,
         "commit_timestamp_ms": commit.commit_timestamp_ms,
-        "record_timestamp_ms": _time(records, row),
+        "record_timestamp_ms": _found_timestamp(records, row),
     }
 
 
-def _end_then(commit: CommittedOffset, times: Answers, row: int, end: int | None) -> int | None:
+def _end_at_commit(
+    commit: CommittedOffset, times: Answers, row: int, log_end_offset: int | None
+) -> int | None:
     match Status(int(times.status[row])):
         case Status.FOUND:
-            # Clocks differ, but consumed records existed at the time of the commit.
+            # Clocks may differ, but the consumed records existed at the time of the commit.
             return max(int(times.values[FOUND_OFFSET, row]), commit.offset)
         case Status.NO_RECORD_AT_OR_AFTER:
-            return end
+            return log_end_offset
     return None
 
 
-def _time(answers: Answers, row: int) -> int | None:
-    found = int(answers.values[FOUND_TIMESTAMP, row])
-    return found if found >= 0 else None
+def _found_timestamp(answers: Answers, row: int) -> int | None:
+    timestamp_ms = int(answers.values[FOUND_TIMESTAMP, row])
+    return timestamp_ms if timestamp_ms >= 0 else None
 
 
-def _reason(
+def _unknown_reason(
     commit: CommittedOffset,
     status: Status,
-    end: int | None,
+    log_end_offset: int | None,
     reasons: Mapping[tuple[str, int], str],
 ) -> str | None:
-    """Return why the lag, or its time, is unknown; None if it is known."""
+    """Return why the lag in records or in time is unknown, otherwise None."""
     match status:
         case Status.UNKNOWN_PARTITION:
-            return _NOT_HERE
+            return _NOT_IN_INPUT
         case Status.BEFORE_LOG_START:
             return "the log begins after the committed offset"
         case Status.AFTER_LOG_END:
             return "the log ends before the committed offset"
-    if status is Status.UNREADABLE or end is None:
+    if status is Status.UNREADABLE or log_end_offset is None:
         return reasons.get((commit.topic, commit.partition), "the log cannot be read")
     return None
 
 
-def _only_control_records_follow(files: PartitionFiles, found: Longs, end_offset: int) -> bool:
-    base_offset, position = int(found[SEGMENT_BASE_OFFSET]), int(found[BATCH_POSITION])
+def _only_control_records_follow(
+    files: PartitionFiles, committed_record: Longs, end_offset: int
+) -> bool:
+    base_offset, position = (
+        int(committed_record[SEGMENT_BASE_OFFSET]),
+        int(committed_record[BATCH_POSITION]),
+    )
     for segment in files.segments:
         if segment.base_offset < base_offset:
             continue
@@ -182,22 +211,24 @@ def _only_control_records_follow(files: PartitionFiles, found: Longs, end_offset
     return True
 
 
-def _absent(commits: Sequence[CommittedOffset], codes: Longs) -> Iterator[KafkaIndexError]:
+def _missing_partition_errors(
+    commits: Sequence[CommittedOffset], codes: Longs
+) -> Iterator[KafkaIndexError]:
     names = {
-        (one.topic, one.partition): one.group
-        for one, code in zip(commits, codes, strict=True)
+        (commit.topic, commit.partition): commit.group
+        for commit, code in zip(commits, codes, strict=True)
         if code == NO_PARTITION
     }
     for (topic, partition), group in names.items():
         yield InputError(
-            f"the lag of {topic}-{partition} is not known: {_NOT_HERE}",
-            hint=f"add its log to the paths; group {group} committed for it",
+            f"the lag of {topic}-{partition} is unknown: {_NOT_IN_INPUT}",
+            hint=f"add the log of the partition to the input; group {group} has committed offsets",
         )
 
 
-def _fault(finding: LookupFinding) -> KafkaIndexError:
-    kind = ReadError if finding.retriable else CorruptLogError
-    return kind(
-        f"the lag of {finding.topic}-{finding.partition} is not known: {finding.reason}",
+def _lookup_error(finding: LookupFinding) -> KafkaIndexError:
+    error_class = ReadError if finding.retriable else CorruptLogError
+    return error_class(
+        f"the lag of {finding.topic}-{finding.partition} is unknown: {finding.reason}",
         path=finding.path,
     )

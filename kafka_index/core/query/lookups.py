@@ -1,4 +1,8 @@
-"""Bulk lookups: queries are grouped by partition, and results returned in original order.
+"""Bulk lookups: queries as columns, grouped by partition, with results in the original order.
+
+Keys are offsets, or timestamps in milliseconds. They come from typed columns (Parquet, data frames)
+or from text (CSV, JSON). Cells without a valid key are marked and are not errors. Whole columns are
+converted at once; only cells of unusual form are parsed individually. Each topic is looked up once.
 
 A run has one `Lookups` per thread, or per Spark Python worker. For remote logs, threads mostly
 wait, so several threads share the partitions of a split.
@@ -10,25 +14,30 @@ import os
 import pickle
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import (
     OPEN_FILES_HINT,
+    InputError,
     KafkaIndexError,
     is_retriable,
     lacks_open_files,
 )
-from kafka_index.core.format.config import LogConfig
+from kafka_index.core.format.config import LogConfig, parse_integer
+from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.times import parse_iso_time
 from kafka_index.core.job.engine import map_requests, new_run_id
-from kafka_index.core.log.choices import Resolve, Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read.answers import (
     UNREADABLE,
     Answers,
@@ -40,36 +49,270 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog, PlannedSearch, ReadAhead
 from kafka_index.core.log.read.segment_indexes import IndexFolder
 from kafka_index.core.log.read.segment_log import SegmentCache
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.inventory import Inventory
-from kafka_index.core.query.keys import (
-    NO_PARTITION,
-    Flags,
-    Keys,
-    QueryBatch,
-    grouping_order,
-    groups,
-    integers,
-    restore_order,
-)
+from kafka_index.core.query.inventory import NO_PARTITION, Codes, Inventory
+
+Flags = NDArray[np.bool_]
+#: Columns of every query besides its key.
+TOPIC, PARTITION = "topic", "partition"
+
+_MS_PER_DAY = 86_400_000
+_MS_PER_SECOND = 1_000
+# Units of a timestamp type per millisecond.
+_UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
+_BLANKS = " \t"
+# Integers with this many digits always fit into int64.
+_SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
+# Times that Arrow parses, in microseconds.
+_ZONED_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
+_RADIX_BITS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """The offsets or timestamps of n queries, in milliseconds since the epoch.
+
+    Values are undefined if `is_valid` is False. If `is_valid` is None, all values are valid. With
+    `specials`, -1, -2 and -3 are special timestamps (`SpecialTimestamp`). In a column of a
+    timestamp type, negative values are times before 1970.
+    """
+
+    values: Longs
+    is_valid: Flags | None = None
+    specials: bool = True
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    @classmethod
+    def from_column(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
+        """Convert a column accepted by `check_columns`, or strings.
+
+        Columns are integers (timestamps in milliseconds) or, for timestamps, times and dates,
+        rounded up to a millisecond. Times without a zone are UTC. Strings contain integers, or ISO
+        8601 dates and times. Only integers can be special timestamps; a date or time before 1970 as
+        text is invalid.
+        """
+        column = plain_array(column)
+        is_text = pa.types.is_string(column.type)
+        if pa.types.is_integer(column.type) or (is_text and by is By.OFFSET):
+            return cls(*integers(column))
+        if by is By.OFFSET:
+            raise InputError("the offsets are not integers", found=column.type)
+        if not is_text:
+            return cls(_milliseconds(column), _validity(column), specials=False)
+        times = _parse_zoned_times(column)
+        if times is not None:
+            return cls(times, times >= 0)
+        values, is_valid = integers(column)
+        if is_valid is None:
+            return cls(values)
+        remaining_rows = np.flatnonzero(
+            ~is_valid & column.is_valid().to_numpy(zero_copy_only=False)
+        )
+        if len(remaining_rows):
+            values = values.copy()
+            values[remaining_rows], is_valid[remaining_rows] = _parse_mixed_times(
+                column.take(pa.array(remaining_rows))
+            )
+        return cls(values, is_valid)
+
+    def to_arrow(self) -> pa.Array:
+        return pa.array(self.values, mask=None if self.is_valid is None else ~self.is_valid)
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBatch:
+    """Queries as columns; topics may be dictionary-encoded, partitions are integers.
+
+    A partition is null if the query's cell is not an integer.
+    """
+
+    topics: pa.Array | pa.ChunkedArray
+    partitions: pa.Array
+    keys: Keys
+
+    @classmethod
+    def from_table(cls, rows: pa.RecordBatch | pa.Table, by: By) -> QueryBatch:
+        """Convert a table of queries; partitions and keys may be strings."""
+        partitions = plain_array(rows.column(PARTITION))
+        if not pa.types.is_integer(partitions.type):
+            numbers, is_valid = integers(partitions)
+            partitions = pa.array(numbers, mask=None if is_valid is None else ~is_valid)
+        return cls(rows.column(TOPIC), partitions, Keys.from_column(rows.column(by.column), by))
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def take(self, rows: Longs) -> QueryBatch:
+        indices, keys = pa.array(rows), self.keys
+        is_valid = None if keys.is_valid is None else keys.is_valid[rows]
+        selected_keys = Keys(keys.values[rows], is_valid, keys.specials)
+        return QueryBatch(self.topics.take(indices), self.partitions.take(indices), selected_keys)
+
+
+def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Combine a column into one array that is not dictionary-encoded."""
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    if pa.types.is_dictionary(column.type):
+        return column.dictionary_decode()
+    return column
+
+
+def integers(column: pa.Array | pa.ChunkedArray) -> tuple[Longs, Flags | None]:
+    """Convert integers or strings to int64, and return which cells are valid (None: all)."""
+    column = plain_array(column)
+    if pa.types.is_string(column.type):
+        return _parse_integers(column)
+    is_valid = _validity(column)
+    if column.type == pa.uint64():
+        numbers = column.fill_null(0).to_numpy(zero_copy_only=False)
+        fits = numbers <= INT64_MAX
+        if not fits.all():
+            is_valid = fits if is_valid is None else is_valid & fits
+        return numbers.astype(np.int64), is_valid
+    return _longs(column.cast(pa.int64())), is_valid
+
+
+def _parse_integers(column: pa.Array) -> tuple[Longs, Flags | None]:
+    numbers = _try_cast(column, pa.int64())
+    # Arrow would parse 0x10 as a number.
+    if numbers is not None and not any(
+        pc.any(pc.starts_with(column, prefix)).as_py() for prefix in ("0x", "0X")
+    ):
+        return _longs(numbers), _validity(column)
+    trimmed_text = pc.utf8_trim(column, _BLANKS)
+    is_short = pc.match_substring_regex(trimmed_text, _SHORT_INTEGER).fill_null(False)  # noqa: FBT003
+    unsigned = pc.utf8_ltrim(pc.if_else(is_short, trimmed_text, None), "+")
+    values = _longs(unsigned.cast(pa.int64())).copy()
+    is_valid = np.array(is_short.to_numpy(zero_copy_only=False))
+    for row in np.flatnonzero(~is_valid):
+        cell = trimmed_text[int(row)].as_py()
+        value = None if cell is None else parse_integer(cell)
+        if value is not None:
+            values[row], is_valid[row] = value, True
+    return values, is_valid
+
+
+def ceil_divide(values: Longs, by: int) -> Longs:
+    """Divide and round up, without overflow."""
+    if by == 1:
+        return values
+    quotients: Longs = values // by
+    quotients += values != quotients * by
+    return quotients
+
+
+def _milliseconds(column: pa.Array) -> Longs:
+    """Convert a timestamp or date array to milliseconds, rounded up."""
+    column_type = column.type
+    if pa.types.is_date32(column_type):
+        return _longs(column.view(pa.int32()).cast(pa.int64())) * _MS_PER_DAY
+    values = _longs(column.view(pa.int64()))
+    if pa.types.is_date64(column_type):
+        return values
+    if column_type.unit == "s":
+        # A time outside the range of milliseconds is before or after all records.
+        limit = INT64_MAX // _MS_PER_SECOND
+        return np.clip(values, -limit, limit) * _MS_PER_SECOND
+    return ceil_divide(values, _UNITS_PER_MS[column_type.unit])
+
+
+def _parse_zoned_times(column: pa.Array) -> Longs | None:
+    """Convert a column that contains only times with a zone, the usual case; otherwise None."""
+    # Check the first cell, because the failing cast of a column of integers is slow.
+    if column.null_count or not len(column) or parse_iso_time(column[0].as_py()) is None:
+        return None
+    parsed = _try_cast(column, pa.timestamp("us", "UTC"))
+    return None if parsed is None else _milliseconds(parsed)
+
+
+def _parse_mixed_times(column: pa.Array) -> tuple[Longs, Flags]:
+    """Parse cells as times, and return which times are valid and not before 1970."""
+    trimmed_text = pc.utf8_trim(column, _BLANKS)
+    zoned = pc.match_substring_regex(trimmed_text, _ZONED_TIME)
+    parsed = _try_cast(pc.if_else(zoned, trimmed_text, None), pa.timestamp("us", "UTC"))
+    values = np.full(len(column), -1, np.int64)
+    unparsed_rows = np.arange(len(column))
+    if parsed is not None:
+        is_parsed = np.array(zoned.to_numpy(zero_copy_only=False))
+        values[is_parsed] = _milliseconds(parsed)[is_parsed]
+        unparsed_rows = np.flatnonzero(~is_parsed)
+    for row in unparsed_rows:
+        time = parse_iso_time(trimmed_text[int(row)].as_py())
+        if time is not None:
+            values[row] = time
+    return values, values >= 0
+
+
+def _try_cast(column: pa.Array, data_type: pa.DataType) -> pa.Array | None:
+    try:
+        return column.cast(data_type)
+    except pa.ArrowInvalid:
+        return None
+
+
+def _validity(column: pa.Array) -> Flags | None:
+    if not column.null_count:
+        return None
+    return np.array(column.is_valid().to_numpy(zero_copy_only=False))
+
+
+def _longs(column: pa.Array) -> Longs:
+    values: Longs = column.fill_null(0).to_numpy(zero_copy_only=False)
+    return values
+
+
+def grouping_order(codes: Codes) -> Longs | None:
+    """Return a stable order that groups equal codes, None if equal codes are adjacent."""
+    if len(codes) < 2 or not (codes[1:] < codes[:-1]).any():
+        return None
+    # numpy sorts 16-bit numbers by radix, many times faster than by comparison.
+    shifted = (codes - NO_PARTITION).astype(np.uint32)
+    low = shifted.astype(np.uint16)
+    order = np.argsort(low, kind="stable")
+    if int(shifted.max()) >> _RADIX_BITS:
+        high = (shifted >> _RADIX_BITS).astype(np.uint16)
+        order = order[np.argsort(high[order], kind="stable")]
+    return order
+
+
+def iterate_groups(codes: Codes) -> Iterator[tuple[int, slice]]:
+    if not len(codes):
+        return
+    starts = np.concatenate(([0], np.flatnonzero(codes[1:] != codes[:-1]) + 1, [len(codes)]))
+    for start, end in pairwise(starts.tolist()):
+        yield int(codes[start]), slice(start, end)
+
+
+def restore_order(answers: Answers, order: Longs) -> Answers:
+    """Return answers to queries that were reordered, in the original order."""
+    status = np.empty_like(answers.status)
+    status[order] = answers.status
+    # Column by column, so that random writes stay within one column's memory.
+    values = np.empty_like(answers.values)
+    for column, ordered in zip(values, answers.values, strict=True):
+        column[order] = ordered
+    return Answers(status, values)
+
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
 # Limit for cached partitions: ten thousand with a few segments, or a few with ten thousand.
-_MAX_KEPT_SEGMENTS = 100_000
-# With more partitions, each is prefetched only before its own turn.
-_MAX_EXPECTED = 10_000
+_MAX_CACHED_SEGMENTS = 100_000
+# With more partitions, a partition is prefetched only directly before its lookup.
+_MAX_PREFETCHED_PARTITIONS = 10_000
 # With fewer partitions, a thread works alone.
 _MIN_HELPERS = 2
-# The lookups of this process for the latest run. Spark reuses a Python worker for many tasks, which
-# then share open files.
-_open: dict[str, Lookups] = {}
+# The lookups of this process for the latest run. Spark reuses a Python worker for many tasks, so
+# that the tasks share open files.
+_lookups_by_run: dict[str, Lookups] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class LookupSettings:
     """The settings of lookups.
 
-    `config` is used to build missing indexes; each `Lookups` keeps `max_open_segments` open.
+    `config` is used to build missing indexes. Each `Lookups` has at most `max_open_segments` open.
     """
 
     by: By
@@ -81,7 +324,7 @@ class LookupSettings:
 class Lookups(Closeable):
     """Runs queries over an inventory; one per thread or worker.
 
-    A context manager; keeps a limited number of partitions and segments open.
+    A context manager. The number of open partitions and segments is limited.
     """
 
     def __init__(self, inventory: Inventory, settings: LookupSettings) -> None:
@@ -89,32 +332,36 @@ class Lookups(Closeable):
         self.settings = settings
         self._cache = SegmentCache(settings.max_open_segments)
         self._logs: OrderedDict[int, PartitionLog] = OrderedDict()
-        self._kept_segments = 0
+        self._open_segments = 0
         self._findings = Findings()
 
     def answer_rows(self, rows: pa.RecordBatch | pa.Table) -> Answers:
         """Run a table of queries; partitions and keys may be strings."""
-        return self.answer(QueryBatch.of(rows, self.settings.by))
+        return self.answer(QueryBatch.from_table(rows, self.settings.by))
 
     def answer(self, queries: QueryBatch) -> Answers:
-        """Run queries in order; errors of a query or partition are a status."""
+        """Run queries, and return their answers in order; an error is the status of an answer."""
         keys = queries.keys
-        numbers, present = integers(queries.partitions)
+        numbers, is_present = integers(queries.partitions)
         codes = self.inventory.codes(queries.topics, numbers)
-        valid = self._valid(queries.topics, present, keys)
-        asked = codes if valid is None else np.where(valid, codes, np.int32(NO_PARTITION))
-        order = grouping_order(asked)
-        ordered = asked if order is None else asked[order]
+        is_valid = self._find_valid(queries.topics, is_present, keys)
+        valid_codes = (
+            codes if is_valid is None else np.where(is_valid, codes, np.int32(NO_PARTITION))
+        )
+        order = grouping_order(valid_codes)
+        ordered_codes = valid_codes if order is None else valid_codes[order]
         values = keys.values if order is None else keys.values[order]
         answers = Answers.empty(len(keys), self.settings.resolve, Status.UNKNOWN_PARTITION)
-        grouped = [(code, rows) for code, rows in groups(ordered) if code != NO_PARTITION]
+        grouped = [
+            (code, rows) for code, rows in iterate_groups(ordered_codes) if code != NO_PARTITION
+        ]
         with self._cache.announcing(self._read_ahead(grouped, values)):
             for code, rows in grouped:
                 answers.put(rows, self._answer_partition(code, values[rows]))
         if order is not None:
             answers = restore_order(answers, order)
-        if valid is not None:
-            answers.status[~valid] = Status.INVALID_QUERY
+        if is_valid is not None:
+            answers.status[~is_valid] = Status.INVALID_QUERY
         return answers
 
     def start_offset(self, code: int) -> int:
@@ -128,13 +375,13 @@ class Lookups(Closeable):
         try:
             return self._log(code).end_offset
         except (KafkaIndexError, OSError) as error:
-            self._add_unreadable(self.inventory.files_of(code), error, 0)
+            self._add_unreadable(self.inventory.partition_files(code), error, 0)
             return None
 
     def drain_findings(self) -> list[LookupFinding]:
         """Return the findings since the last call, without repetitions."""
         for log in self._logs.values():
-            self._gather(log)
+            self._collect_findings(log)
         return self._findings.drain()
 
     def close(self) -> None:
@@ -142,27 +389,27 @@ class Lookups(Closeable):
         while self._logs:
             self._evict()
 
-    def _valid(
-        self, topics: pa.Array | pa.ChunkedArray, present: Flags | None, keys: Keys
+    def _find_valid(
+        self, topics: pa.Array | pa.ChunkedArray, has_partition: Flags | None, keys: Keys
     ) -> Flags | None:
-        """Return which queries are valid (None: all), even if their partition does not exist."""
+        """Return which queries are valid (None: all); a partition need not exist."""
         lowest = 0
         if self.settings.by is By.TIMESTAMP and keys.specials:
             lowest = min(SpecialTimestamp)
-        wrong = [~flags for flags in (present, keys.valid) if flags is not None]
+        invalid_masks = [~flags for flags in (has_partition, keys.is_valid) if flags is not None]
         if len(keys) and int(keys.values.min()) < lowest:
-            wrong.append(keys.values < lowest)
+            invalid_masks.append(keys.values < lowest)
         if topics.null_count or pa.types.is_dictionary(topics.type):
-            missing = _is_null(topics)
-            if missing.any():
-                wrong.append(missing)
-        return None if not wrong else ~np.logical_or.reduce(wrong)
+            is_missing = _find_nulls(topics)
+            if is_missing.any():
+                invalid_masks.append(is_missing)
+        return None if not invalid_masks else ~np.logical_or.reduce(invalid_masks)
 
     def _read_ahead(
         self, grouped: Sequence[tuple[int, slice]], values: Longs
     ) -> Callable[[object], None] | None:
         """Return the prefetcher for the segments of the queries, None if all are local."""
-        if not self.inventory.needs_requests or len(grouped) > _MAX_EXPECTED:
+        if not self.inventory.needs_requests or len(grouped) > _MAX_PREFETCHED_PARTITIONS:
             return None
         searches: list[PlannedSearch] = []
         for code, rows in grouped:
@@ -181,13 +428,13 @@ class Lookups(Closeable):
                 return log.answer_offsets(keys, resolve)
             return log.answer_timestamps(keys, resolve)
         except (KafkaIndexError, OSError) as error:
-            self._add_unreadable(self.inventory.files_of(code), error, len(keys))
+            self._add_unreadable(self.inventory.partition_files(code), error, len(keys))
             return Answers.empty(len(keys), resolve, Status.UNREADABLE)
 
     def _log(self, code: int) -> PartitionLog:
         log = self._logs.get(code)
         if log is None:
-            files = self.inventory.files_of(code)
+            files = self.inventory.partition_files(code)
             config = self.settings.config.for_topic(files.topic)
             log = PartitionLog(
                 files,
@@ -197,8 +444,8 @@ class Lookups(Closeable):
                 fetched_indexes=self.inventory.fetched_indexes,
             )
             self._logs[code] = log
-            self._kept_segments += len(files.segments)
-            while self._kept_segments > _MAX_KEPT_SEGMENTS and len(self._logs) > 1:
+            self._open_segments += len(files.segments)
+            while self._open_segments > _MAX_CACHED_SEGMENTS and len(self._logs) > 1:
                 self._evict()
         self._logs.move_to_end(code)
         return log
@@ -206,16 +453,16 @@ class Lookups(Closeable):
     def _evict(self) -> None:
         """Close the least recently used partition."""
         _, log = self._logs.popitem(last=False)
-        self._kept_segments -= len(log.segments)
-        self._gather(log)
+        self._open_segments -= len(log.segments)
+        self._collect_findings(log)
         log.close()
 
-    def _gather(self, log: PartitionLog) -> None:
+    def _collect_findings(self, log: PartitionLog) -> None:
         for finding in log.take_findings():
             self._findings.add(finding)
 
     def _add_unreadable(
-        self, files: PartitionFiles, error: KafkaIndexError | OSError, queries: int
+        self, files: PartitionFiles, error: KafkaIndexError | OSError, query_count: int
     ) -> None:
         path, reason, position_bytes = None, str(error), None
         if isinstance(error, KafkaIndexError):
@@ -233,15 +480,15 @@ class Lookups(Closeable):
                 UNREADABLE,
                 reason,
                 position_bytes,
-                queries,
+                query_count,
                 retriable=is_retriable(error),
             )
         )
 
 
-def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
+def _find_nulls(topics: pa.Array | pa.ChunkedArray) -> Flags:
     chunks = topics.chunks if isinstance(topics, pa.ChunkedArray) else [topics]
-    # Nulls inside a dictionary are not counted by Arrow.
+    # Arrow does not count nulls inside a dictionary.
     nulls = [
         pc.is_null(pc.take(chunk.dictionary, chunk.indices))
         if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count
@@ -254,10 +501,10 @@ def _is_null(topics: pa.Array | pa.ChunkedArray) -> Flags:
 
 
 class SharedLookups:
-    """Opens one `Lookups` per thread; a context manager that closes them.
+    """Opens one `Lookups` per thread; a context manager that closes all `Lookups`.
 
-    Built indexes are shared through the folder. `helpers` threads work for each calling thread. It
-    is pickled as `PackedLookups`.
+    The threads share built indexes through the folder. Each calling thread uses `helpers` threads.
+    Pickled as `PackedLookups`.
     """
 
     def __init__(
@@ -272,7 +519,7 @@ class SharedLookups:
         self.settings = settings
         self._folder = folder
         self._helpers = helpers
-        self._here = threading.local()
+        self._local = threading.local()
         self._opened: list[Lookups] = []
         self._packed: tuple[object, ...] | None = None
 
@@ -282,8 +529,8 @@ class SharedLookups:
 
     def __exit__(self, *_: object) -> None:
         self.inventory.fetched_indexes.share(None)
-        for each in self._opened:
-            each.close()
+        for lookups in self._opened:
+            lookups.close()
 
     def __reduce__(self) -> tuple[type[PackedLookups], tuple[object, ...]]:
         """Pickle the same `PackedLookups` every time."""
@@ -294,13 +541,13 @@ class SharedLookups:
         return PackedLookups, self._packed
 
     def open(self) -> Lookups:
-        lookups: Lookups | None = getattr(self._here, "lookups", None)
+        lookups: Lookups | None = getattr(self._local, "lookups", None)
         if lookups is None:
             if self._helpers < _MIN_HELPERS:
                 lookups = Lookups(self.inventory, self.settings)
             else:
                 lookups = DividedLookups(self.inventory, self.settings, self._helpers)
-            self._here.lookups = lookups
+            self._local.lookups = lookups
             self._opened.append(lookups)
         return lookups
 
@@ -309,8 +556,8 @@ class SharedLookups:
 class PackedLookups:
     """Creates the `Lookups` of a run, once in every Spark Python worker.
 
-    The inventory is serialized: it can be large, and most tasks do not deserialize it. Run IDs are
-    unique.
+    The inventory is serialized, because it can be large and most tasks do not need to deserialize
+    it. Run IDs are unique.
     """
 
     run_id: str
@@ -320,13 +567,13 @@ class PackedLookups:
 
     def open(self) -> Lookups:
         """Return the lookups of this process, which stay open after the task."""
-        if self.run_id not in _open:
-            while _open:
-                _open.popitem()[1].close()
+        if self.run_id not in _lookups_by_run:
+            while _lookups_by_run:
+                _lookups_by_run.popitem()[1].close()
             inventory: Inventory = pickle.loads(self.inventory)  # noqa: S301, ours
             inventory.fetched_indexes.share(self.folder)
-            _open[self.run_id] = Lookups(inventory, self.settings)
-        return _open[self.run_id]
+            _lookups_by_run[self.run_id] = Lookups(inventory, self.settings)
+        return _lookups_by_run[self.run_id]
 
 
 class DividedLookups(Lookups):
@@ -334,28 +581,32 @@ class DividedLookups(Lookups):
 
     def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
         super().__init__(inventory, settings)
-        self._own = [Lookups(inventory, settings) for _ in range(threads)]
+        self._helpers_lookups = [Lookups(inventory, settings) for _ in range(threads)]
 
     def answer(self, queries: QueryBatch) -> Answers:
         numbers, _ = integers(queries.partitions)
-        owners = self.inventory.codes(queries.topics, numbers) % len(self._own)
+        thread_numbers = self.inventory.codes(queries.topics, numbers) % len(self._helpers_lookups)
 
         def answer(number: int) -> tuple[Longs, Answers]:
-            rows = np.flatnonzero(owners == number)
-            return rows, self._own[number].answer(queries.take(rows))
+            rows = np.flatnonzero(thread_numbers == number)
+            return rows, self._helpers_lookups[number].answer(queries.take(rows))
 
-        threads = len(self._own)
+        threads = len(self._helpers_lookups)
         answers = Answers.empty(len(queries), self.settings.resolve, Status.UNKNOWN_PARTITION)
-        for rows, found in map_requests(answer, range(threads), threads=threads, name="partitions"):
-            answers.put(rows, found)
+        for rows, partition_answers in map_requests(
+            answer, range(threads), threads=threads, name="partitions"
+        ):
+            answers.put(rows, partition_answers)
         return answers
 
     def end_offset(self, code: int) -> int | None:
-        return self._own[code % len(self._own)].end_offset(code)
+        return self._helpers_lookups[code % len(self._helpers_lookups)].end_offset(code)
 
     def drain_findings(self) -> list[LookupFinding]:
-        return [finding for own in self._own for finding in own.drain_findings()]
+        return [
+            finding for lookups in self._helpers_lookups for finding in lookups.drain_findings()
+        ]
 
     def close(self) -> None:
-        for own in self._own:
-            own.close()
+        for lookups in self._helpers_lookups:
+            lookups.close()

@@ -1,7 +1,7 @@
-"""Search for matching records, split by split, in order and with limited memory.
+"""Search for matching records, split by split, in order and with limit_matches memory.
 
-Each search of a split returns at most a few MiB of matches. If there are more, the search resumes
-after the last one when the matches have been consumed.
+Each search of a split returns at most a few MiB of matches. The search resumes after the last match
+when these matches have been consumed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
 #: Approximate maximum size of matches returned from a split at once.
 MATCHED_BYTES = 4 * 1024 * 1024
 #: Approximate maximum size of matches returned from all concurrent splits.
-_WAVE_BYTES = 256 * 1024 * 1024
+_MAX_CONCURRENT_BYTES = 256 * 1024 * 1024
 _MIN_MATCHED_BYTES = 64 * 1024
 _MAX_ERRORS = 20
 
@@ -42,17 +42,26 @@ _MAX_ERRORS = 20
 class SplitMatches:
     """Matches of a split in log order; picklable.
 
-    `errors` are skipped corruptions and the error that ended the read; `errors_left_out` counts
-    further ones. `rest` is the part still to be read, if there are more matches. `seen` has the
-    offsets that were read. `unmatched_errors` counts keys and values that did not decode for a
-    condition, by code; it does not count values in `batches`.
+    Attributes
+    ----------
+    errors : tuple of KafkaIndexError
+        Skipped corruptions, and the error that ended the read.
+    unlisted_errors : int
+        The number of further skipped corruptions.
+    remainder : RecordSplit, optional
+        The part of the split that was not read yet.
+    read_logs : tuple of SeenLog
+        The offsets that were read.
+    unmatched_errors : mapping of str to int
+        Numbers of keys and values that a condition could not decode, by error code. Values in
+        `batches` are not included.
     """
 
     batches: tuple[pa.RecordBatch, ...]
     errors: tuple[KafkaIndexError, ...] = ()
-    errors_left_out: int = 0
-    rest: RecordSplit | None = None
-    seen: tuple[ScannedLog, ...] = ()
+    unlisted_errors: int = 0
+    remainder: RecordSplit | None = None
+    read_logs: tuple[ScannedLog, ...] = ()
     unmatched_errors: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -80,11 +89,11 @@ def run_search(
             tasks=len(splits),
             inputs=sorted({name for split in splits for name in split.directories}),
         ) as workers,
-        closing(find_matches(workers, splits, settings, limit=limit)) as found,
+        closing(find_matches(workers, splits, settings, limit=limit)) as results,
     ):
-        for matches in found:
+        for matches in results:
             yield matches
-            if matches.rest is None:
+            if matches.remainder is None:
                 listener.on_done(1, next(searched))
 
 
@@ -93,35 +102,35 @@ def find_matches(
 ) -> Generator[SplitMatches, None, None]:
     """Yield the matches of splits in order; closing the generator cancels the search.
 
-    The settings need the column ``offset`` and `OnDamage.DROP`.
+    The settings require the column ``offset`` and `OnDamage.DROP`.
     """
-    # Limited, because the matches of all tasks are in the driver's memory.
-    together = max(min(MAX_TASKS_PER_WORKER * workers.count, len(splits)), 1)
-    max_bytes = min(MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _WAVE_BYTES // together))
+    # The size is limited, because the matches of all tasks are in the driver's memory.
+    concurrent_splits = max(min(MAX_TASKS_PER_WORKER * workers.count, len(splits)), 1)
+    max_bytes = min(
+        MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _MAX_CONCURRENT_BYTES // concurrent_splits)
+    )
     match = partial(match_split, settings=settings, limit=limit, max_bytes=max_bytes)
 
-    def search(some: Sequence[RecordSplit]) -> Generator[SplitMatches, None, None]:
+    def search(group: Sequence[RecordSplit]) -> Generator[SplitMatches, None, None]:
         return workers.run(
-            some,
+            group,
             match,
-            sizes=[split.size_bytes for split in some],
+            sizes=[split.size_bytes for split in group],
             description="search {:,} splits of records",
             jobs=JobSizes.GROWING,
             ordered=True,
             result_bytes=max_bytes,
         )
 
-    def found() -> Generator[SplitMatches, None, None]:
-        with closing(search(splits)) as matches:
-            for each in matches:
-                yield each
-                rest = each.rest
-                while rest is not None:
-                    (more,) = search([rest])
-                    yield more
-                    rest = more.rest
+    def search_completely() -> Generator[SplitMatches, None, None]:
+        with closing(search(splits)) as results:
+            for matches in results:
+                yield matches
+                while matches.remainder is not None:
+                    (matches,) = search([matches.remainder])  # noqa: PLW2901
+                    yield matches
 
-    return limited(found(), limit)
+    return limit_matches(search_completely(), limit)
 
 
 def match_split(
@@ -134,104 +143,115 @@ def match_split(
 ) -> SplitMatches:
     """Return the first matches of a split.
 
-    The settings need a filter, the column ``offset`` and `OnDamage.DROP`. At most `limit` records
-    are needed. About `max_bytes` of matches are returned, but at least one record.
+    The settings require a filter, the column ``offset`` and `OnDamage.DROP`. At most `limit`
+    records, of about `max_bytes`, are returned; at least one record if a record matches.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
-    rows = size_bytes = left_out = 0
+    rows = size_bytes = unlisted_errors = 0
     end_offset = None
 
-    # A split resumes at the window of its last match, whose corruption was already reported.
-    passed = _PassedDamage(split)
+    # A split resumes at the window of its last match. Corruption in the window has been reported.
+    reported_damage = _ReportedDamage(split)
 
-    def pass_over(error: CorruptLogError) -> None:
-        nonlocal left_out
-        if not passed.add(error):
+    def report(error: CorruptLogError) -> None:
+        nonlocal unlisted_errors
+        if not reported_damage.add(error):
             return
         if len(errors) < _MAX_ERRORS:
             errors.append(error)
         else:
-            left_out += 1
+            unlisted_errors += 1
 
-    reader = RecordReader(split, settings, on_left_out=pass_over)
+    reader = RecordReader(split, settings, on_skipped=report)
     try:
-        for found in reader:
-            wanted = len(found) if limit is None else min(len(found), limit - rows)
-            batch = found if wanted == len(found) else found.take(np.arange(wanted))
-            batch = _fitting(batch, max_bytes - size_bytes)
+        for records in reader:
+            needed_rows = len(records) if limit is None else min(len(records), limit - rows)
+            batch = records if needed_rows == len(records) else records.take(np.arange(needed_rows))
+            batch = _take_fitting(batch, max_bytes - size_bytes)
             batches.append(batch)
             rows += len(batch)
             size_bytes += batch.nbytes
-            following = batch.column("offset")[-1].as_py() + 1
+            next_offset = batch.column("offset")[-1].as_py() + 1
             if limit is not None and rows >= limit:
-                end_offset = following
+                end_offset = next_offset
                 break
-            if len(batch) < len(found) or size_bytes >= max_bytes:
-                rest = replace(
+            if len(batch) < len(records) or size_bytes >= max_bytes:
+                remainder = replace(
                     split,
-                    first_offset=max(split.first_offset, following),
+                    first_offset=max(split.first_offset, next_offset),
                     ranges=reader.ranges,
-                    passed_damage=passed.last,
+                    reported_damage=reported_damage.last,
                 )
-                seen = tuple(reader.seen)
-                failed = reader.unmatched_errors.counts(following)
-                return SplitMatches(tuple(batches), tuple(errors), left_out, rest, seen, failed)
+                read_logs = tuple(reader.read_logs)
+                error_counts = reader.unmatched_errors.counts(next_offset)
+                return SplitMatches(
+                    tuple(batches),
+                    tuple(errors),
+                    unlisted_errors,
+                    remainder,
+                    read_logs,
+                    error_counts,
+                )
     except KafkaIndexError as error:
         errors.append(without_frames(error))
     return SplitMatches(
         tuple(batches),
         tuple(errors),
-        left_out,
-        seen=tuple(reader.seen),
+        unlisted_errors,
+        read_logs=tuple(reader.read_logs),
         unmatched_errors=reader.unmatched_errors.counts(end_offset),
     )
 
 
-class _PassedDamage:
-    """Tracks up to where corruption in a split was reported."""
+class _ReportedDamage:
+    """The position of the last reported corruption of a split."""
 
     def __init__(self, split: RecordSplit) -> None:
-        self._order = {part.segment.log_path: at for at, part in enumerate(split.ranges)}
-        self.last = split.passed_damage
+        paths = (log_range.segment.log_path for log_range in split.ranges)
+        self._order = {path: number for number, path in enumerate(paths)}
+        self.last = split.reported_damage
 
     def add(self, error: CorruptLogError) -> bool:
-        """Add a corruption; return whether it is after all previous ones."""
+        """Add a corruption; return whether it is after all reported corruptions."""
         if error.path is None or error.position_bytes is None:
             return True
-        place = (error.path, error.position_bytes)
-        is_new = self.last is None or self._key(place) > self._key(self.last)
+        position = (error.path, error.position_bytes)
+        is_new = self.last is None or self._key(position) > self._key(self.last)
         if is_new:
-            self.last = place
+            self.last = position
         return is_new
 
-    def _key(self, place: tuple[str, int]) -> tuple[int, int]:
-        return self._order.get(place[0], -1), place[1]
+    def _key(self, position: tuple[str, int]) -> tuple[int, int]:
+        return self._order.get(position[0], -1), position[1]
 
 
-def _fitting(batch: pa.RecordBatch, room_bytes: int) -> pa.RecordBatch:
+def _take_fitting(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
     """Return the first records that fit, at least one."""
-    # Copied with take, because a slice is pickled with its whole buffers.
-    while batch.nbytes > room_bytes and len(batch) > 1:
-        fitting = len(batch) * max(room_bytes, 0) // batch.nbytes
-        batch = batch.take(np.arange(max(min(fitting, len(batch) - 1), 1)))
+    # take() copies the rows, while a slice is pickled with its complete buffers.
+    while batch.nbytes > max_bytes and len(batch) > 1:
+        fitting_rows = len(batch) * max(max_bytes, 0) // batch.nbytes
+        batch = batch.take(np.arange(max(min(fitting_rows, len(batch) - 1), 1)))
     return batch
 
 
-def limited(
+def limit_matches(
     search: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
 ) -> Generator[SplitMatches, None, None]:
-    """Yield a limited number of matches after skipping some; then cancel the search."""
+    """Yield a limit_matches number of matches after skipping some; then cancel the search."""
     with closing(search):
         for matches in search:
             batches = []
             for batch in matches.batches:
-                first = min(skip, len(batch))
-                end = len(batch) if limit is None else min(len(batch), first + limit)
-                # Copied with take, because code that prints a column's bytes expects its whole
-                # buffer.
-                rows = batch if end - first == len(batch) else batch.take(np.arange(first, end))
-                skip -= first
+                start_row = min(skip, len(batch))
+                end_row = len(batch) if limit is None else min(len(batch), start_row + limit)
+                # take() copies the rows, because printing a column requires its complete buffer.
+                rows = (
+                    batch
+                    if end_row - start_row == len(batch)
+                    else batch.take(np.arange(start_row, end_row))
+                )
+                skip -= start_row
                 limit = None if limit is None else limit - len(rows)
                 if len(rows):
                     batches.append(rows)

@@ -1,7 +1,8 @@
 """Missing offsets in the logs that a command has read, by the same rule as in verify.
 
-A read tracks which offsets its batches contain. If some are missing, or the start or end of a log
-contradicts its checkpoints, `kafka_index.core.log.missing_offsets` decides whether they are lost.
+A read tracks which offsets its batches contain. If offsets are missing, or the start or end of a
+log contradicts its checkpoints, `kafka_index.core.log.missing_offsets` decides whether they are
+lost offsets.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from kafka_index.core.cluster.listing import FoundCluster, find_cluster
+from kafka_index.core.cluster.listing import DumpMetadata, find_cluster
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.job.result import MAX_GAPS, OffsetGap
-from kafka_index.core.job.result import MissingOffsets as Missing
+from kafka_index.core.job.result import MissingOffsets as MissingReport
 from kafka_index.core.log.missing_offsets import (
     CheckpointOffsets,
     MissingOffsets,
@@ -37,13 +38,14 @@ from kafka_index.core.records.decompression import shared_budget
 class ReadPartition:
     """A partition, and the offsets that a command should read, the end exclusive.
 
-    None means the start or the end of the log. `goes_on`: the log has batches after the end.
+    An offset of None is the start or the end of the log. `has_later_batches` is True if the log has
+    batches after the end.
     """
 
     files: PartitionFiles
     first_offset: int | None = None
     end_offset: int | None = None
-    goes_on: bool = False
+    has_later_batches: bool = False
 
     @property
     def partition(self) -> TopicPartition:
@@ -54,62 +56,71 @@ class ReadPartition:
 class GapFinder:
     """Finds the missing offsets of partitions after they were read.
 
-    The metadata log is read only if offsets are missing; by default it is searched in the data
-    directories.
+    Without `metadata`, the metadata log of the data directories is read if offsets are missing.
     """
 
     data_directories: Sequence[str]
     max_decompressed_bytes: int
-    given: FoundCluster | None = None
+    metadata: DumpMetadata | None = None
     _roots: DataDirectories = field(default_factory=DataDirectories)
 
     @cached_property
-    def _cluster(self) -> FoundCluster:
-        if self.given is not None:
-            return self.given
+    def _cluster(self) -> DumpMetadata:
+        if self.metadata is not None:
+            return self.metadata
         return find_cluster(None, self.data_directories, self.max_decompressed_bytes)
 
-    def find(self, read: ReadPartition, seen: Sequence[ScannedLog]) -> Missing:
+    def find(self, read_range: ReadPartition, read_logs: Sequence[ScannedLog]) -> MissingReport:
         """Return the missing offsets in the requested range.
 
-        `seen` are the ranges of logs that were read, in order. Raises `KafkaIndexError` if a file
-        needed for the decision cannot be read.
+        `read_logs` are the ranges of logs that were read, in order. Raises `KafkaIndexError` if a
+        file that the decision requires cannot be read.
         """
-        logs = _with_ends(read, seen)
+        logs = _add_empty_logs(read_range, read_logs)
         if not logs:
-            return Missing()
-        lost_ends = self._lost_ends(read.files)
-        found = self._missing(read, logs, lost_ends, FoundCluster(), ())
-        if not found.unexplained and not found.omitted_counts:
-            return Missing()
-        found = self._missing(read, logs, lost_ends, self._cluster, _later(read, logs))
-        return _clipped(read, logs, found)
+            return MissingReport()
+        lost_ends = self._lost_ends(read_range.files)
+        missing_ranges = self._find_missing(read_range, logs, lost_ends, DumpMetadata(), ())
+        if not missing_ranges.unexplained and not missing_ranges.omitted_counts:
+            return MissingReport()
+        missing_ranges = self._find_missing(
+            read_range, logs, lost_ends, self._cluster, _later_segments(read_range, logs)
+        )
+        return _clip_to_range(read_range, logs, missing_ranges)
 
-    def _missing(
+    def _find_missing(
         self,
-        read: ReadPartition,
+        read_range: ReadPartition,
         logs: Sequence[ScannedLog],
         lost_ends: dict[int, int],
-        cluster: FoundCluster,
-        later: Sequence[SegmentFile],
+        cluster: DumpMetadata,
+        later_segments: Sequence[SegmentFile],
     ) -> MissingOffsets:
-        partition = read.partition
-        root = self._roots.for_partition(read.files.segments[-1].partition_directory)
+        partition = read_range.partition
+        root = self._roots.for_partition(read_range.files.segments[-1].partition_directory)
         image, policy = cluster.image, None
-        is_known = image is not None and image.topic_named(partition.topic) is not None
-        if image is not None and is_known:
+        is_topic_known = image is not None and image.find_topic(partition.topic) is not None
+        if image is not None and is_topic_known:
             policy = image.cleanup_policy(partition.topic, {}, cluster.node_id)
-        known = CheckpointOffsets.read(root, partition, policy, is_topic_known=is_known)
-        if read.files.is_tiered or (image is not None and image.is_tiered(partition.topic)):
-            known = replace(known, start_offset=None)
-        elif not is_known:
+        known_offsets = CheckpointOffsets.read(
+            root, partition, policy, is_topic_known=is_topic_known
+        )
+        if read_range.files.is_tiered or (image is not None and image.is_tiered(partition.topic)):
+            known_offsets = replace(known_offsets, start_offset=None)
+        elif not is_topic_known:
             # Offsets before the first local segment may be in tiered storage.
-            known = replace(known, is_start_exact=False)
-        if read.end_offset is not None and known.end_offset is not None:
+            known_offsets = replace(known_offsets, is_start_exact=False)
+        if read_range.end_offset is not None and known_offsets.end_offset is not None:
             # Offsets after the requested range may exist in logs that were not read.
-            known = replace(known, end_offset=min(known.end_offset, read.end_offset))
+            known_offsets = replace(
+                known_offsets, end_offset=min(known_offsets.end_offset, read_range.end_offset)
+            )
         return missing_offsets(
-            logs, known, shared_budget(self.max_decompressed_bytes), lost_ends, later
+            logs,
+            known_offsets,
+            shared_budget(self.max_decompressed_bytes),
+            lost_ends,
+            later_segments,
         )
 
     def _lost_ends(self, files: PartitionFiles) -> dict[int, int]:
@@ -125,83 +136,99 @@ class MissingInRead:
     def __init__(self, partitions: Iterable[ReadPartition], finder: GapFinder | None) -> None:
         self._partitions = tuple(partitions)
         self._finder = finder
-        self._seen: dict[TopicPartition, list[ScannedLog]] = defaultdict(list)
+        self._read_logs: dict[TopicPartition, list[ScannedLog]] = defaultdict(list)
         self._reached: tuple[TopicPartition, int] | None = None
 
-    def add(self, seen: Sequence[ScannedLog], records: Sequence[pa.RecordBatch]) -> None:
-        for log in seen:
-            self._seen[log.segment.topic_partition].append(log)
-        if seen and records:
+    def add(self, read_logs: Sequence[ScannedLog], records: Sequence[pa.RecordBatch]) -> None:
+        for log in read_logs:
+            self._read_logs[log.segment.topic_partition].append(log)
+        if read_logs and records:
             last_offset = records[-1].column("offset")[-1].as_py()
-            self._reached = seen[-1].segment.topic_partition, last_offset
+            self._reached = read_logs[-1].segment.topic_partition, last_offset
 
-    def find(self, *, is_complete: bool = True) -> Missing:
-        """Return the missing offsets of all partitions, or up to a read's last record."""
+    def find(self, *, is_complete: bool = True) -> MissingReport:
+        """Return the missing offsets of all partitions.
+
+        If the read is not complete, only offsets up to the last record are considered.
+        """
         finder = self._finder
         if finder is None:
-            return Missing()
-        wanted = [
-            read if is_complete else self._until_reached(read)
-            for read in self._partitions
-            if is_complete or read.partition in self._seen
+            return MissingReport()
+        read_ranges = [
+            read_range if is_complete else self._limit_to_reached(read_range)
+            for read_range in self._partitions
+            if is_complete or read_range.partition in self._read_logs
         ]
-        return Missing.joined(finder.find(read, self._seen[read.partition]) for read in wanted)
+        return MissingReport.joined(
+            finder.find(read_range, self._read_logs[read_range.partition])
+            for read_range in read_ranges
+        )
 
-    def _until_reached(self, read: ReadPartition) -> ReadPartition:
-        if self._reached is None or self._reached[0] != read.partition:
-            return read
-        return replace(read, end_offset=self._reached[1] + 1, goes_on=True)
+    def _limit_to_reached(self, read_range: ReadPartition) -> ReadPartition:
+        if self._reached is None or self._reached[0] != read_range.partition:
+            return read_range
+        return replace(read_range, end_offset=self._reached[1] + 1, has_later_batches=True)
 
 
-def _with_ends(read: ReadPartition, seen: Iterable[ScannedLog]) -> list[ScannedLog]:
-    """Return the parts that were read, empty logs between them, and the end of the range."""
-    first, end = read.first_offset or 0, read.end_offset
-    empty = [
-        _nothing_from(segment, segment.base_offset)
-        for segment in read.files.segments
+def _add_empty_logs(read_range: ReadPartition, read_logs: Iterable[ScannedLog]) -> list[ScannedLog]:
+    """Return the ranges that were read, and empty logs between them and at the requested bounds."""
+    start_offset, end_offset = read_range.first_offset or 0, read_range.end_offset
+    empty_logs = [
+        _empty_log(segment, segment.base_offset)
+        for segment in read_range.files.segments
         if not segment.log_size_bytes
-        and first <= segment.base_offset
-        and (end is None or segment.base_offset < end)
+        and start_offset <= segment.base_offset
+        and (end_offset is None or segment.base_offset < end_offset)
     ]
     logs = sorted(
-        [*seen, *empty], key=lambda log: (log.segment.base_offset, log.offsets.base_offset)
+        [*read_logs, *empty_logs],
+        key=lambda log: (log.segment.base_offset, log.offsets.base_offset),
     )
-    if logs and end is not None and read.goes_on:
-        logs.append(_nothing_from(logs[-1].segment, end))
-    if read.first_offset is not None:
-        # Nothing was left to read, so the log may have ended later.
-        segment = logs[0].segment if logs else read.files.segments[-1]
-        logs.insert(0, _nothing_from(segment, first))
+    if logs and end_offset is not None and read_range.has_later_batches:
+        logs.append(_empty_log(logs[-1].segment, end_offset))
+    if read_range.first_offset is not None:
+        # If no log was read, the log may end after the start.
+        segment = logs[0].segment if logs else read_range.files.segments[-1]
+        logs.insert(0, _empty_log(segment, start_offset))
     return logs
 
 
-def _nothing_from(segment: SegmentFile, offset: int) -> ScannedLog:
+def _empty_log(segment: SegmentFile, offset: int) -> ScannedLog:
     return ScannedLog(segment, LogOffsets(offset), has_counts=True)
 
 
-def _later(read: ReadPartition, logs: Sequence[ScannedLog]) -> list[SegmentFile]:
-    """Return the segments with batches after the parts that were read."""
-    last = max(log.segment.base_offset for log in logs)
-    read_bytes = max(log.offsets.end_bytes for log in logs if log.segment.base_offset == last)
+def _later_segments(read_range: ReadPartition, logs: Sequence[ScannedLog]) -> list[SegmentFile]:
+    """Return the segments with batches after the ranges that were read."""
+    last_base_offset = max(log.segment.base_offset for log in logs)
+    read_bytes = max(
+        log.offsets.end_bytes for log in logs if log.segment.base_offset == last_base_offset
+    )
     return [
         segment
-        for segment in read.files.segments
-        if segment.base_offset > last
-        or (segment.base_offset == last and read_bytes < segment.log_size_bytes)
+        for segment in read_range.files.segments
+        if segment.base_offset > last_base_offset
+        or (segment.base_offset == last_base_offset and read_bytes < segment.log_size_bytes)
     ]
 
 
-def _clipped(read: ReadPartition, logs: Sequence[ScannedLog], missing: MissingOffsets) -> Missing:
+def _clip_to_range(
+    read_range: ReadPartition, logs: Sequence[ScannedLog], missing_offsets: MissingOffsets
+) -> MissingReport:
     """Restrict missing offsets to the requested range."""
-    partition = TopicPartition(read.files.topic, read.files.partition)
-    least = read.first_offset or 0
-    most = INT64_MAX if read.end_offset is None else read.end_offset
+    partition = TopicPartition(read_range.files.topic, read_range.files.partition)
+    start_offset = read_range.first_offset or 0
+    end_offset = INT64_MAX if read_range.end_offset is None else read_range.end_offset
     gaps: dict[tuple[int, int], OffsetGap] = {}
-    for each in missing.unexplained:
-        first, end = max(each.first_offset, least), min(each.end_offset, most)
-        if first < end:
-            clipped = replace(each, first_offset=first, end_offset=end)
-            gaps[first, end] = clipped.as_gap(partition, logs[each.log].segment.log_path)
+    for missing_range in missing_offsets.unexplained:
+        first_missing, end_missing = (
+            max(missing_range.first_offset, start_offset),
+            min(missing_range.end_offset, end_offset),
+        )
+        if first_missing < end_missing:
+            clipped = replace(missing_range, first_offset=first_missing, end_offset=end_missing)
+            gaps[first_missing, end_missing] = clipped.as_gap(
+                partition, logs[missing_range.log].segment.log_path
+            )
     ranges = tuple(gaps.values())
-    more = sum(missing.omitted_counts.values()) + max(len(ranges) - MAX_GAPS, 0)
-    return Missing(ranges[:MAX_GAPS], more)
+    unlisted_count = sum(missing_offsets.omitted_counts.values()) + max(len(ranges) - MAX_GAPS, 0)
+    return MissingReport(ranges[:MAX_GAPS], unlisted_count)

@@ -44,15 +44,15 @@ NUMBER_COLUMNS = (
 )
 #: The columns of printed records.
 PRINTED_COLUMNS = ("topic", "partition", *NUMBER_COLUMNS, "key", "value", "headers")
-MaybeBytes = memoryview | None
-PrintedHeader = tuple[memoryview, MaybeBytes]
+OptionalBytes = memoryview | None
+PrintedHeader = tuple[memoryview, OptionalBytes]
 
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
     """A decoded record: key and value as JSON (None if null), or the error.
 
-    If `hides_value`, the bytes of the value must not be shown.
+    With `hides_value`, the bytes of the value must not be printed.
     """
 
     key: str | None = None
@@ -65,14 +65,14 @@ class Decoded:
 Decode = Callable[[bytes | None, bytes | None], Decoded]
 
 
-def decoder_of(path: str) -> Decode | None:
-    """Return the decoder for a log, None if its topic is not internal."""
+def log_decoder(path: str) -> Decode | None:
+    """Return the decoder for a log, None if the topic is not internal."""
     partition = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
-    return None if partition is None else decoder_of_topic(partition.topic)
+    return None if partition is None else topic_decoder(partition.topic)
 
 
-def decoder_of_topic(topic: str) -> Decode | None:
-    """Return the decoder for a topic, None if it is not internal."""
+def topic_decoder(topic: str) -> Decode | None:
+    """Return the decoder for a topic, None if the topic is not internal."""
     if not topic.startswith(INTERNAL_PREFIX):
         return None
     from kafka_index.core.cluster.metadata import decoding  # noqa: PLC0415, slow to import
@@ -96,7 +96,7 @@ def _decode_metadata(codec: ValueCodec, _key: bytes | None, value: bytes | None)
     try:
         record = codec.decode(value)
     except CorruptRecordError as error:
-        # A later release may store credentials in it.
+        # A record of a later release may contain credentials.
         return Decoded(error=str(error), hides_value=True)
     return Decoded(value=json.dumps(codec.as_json(record)), hides_value=has_secret(record))
 
@@ -126,8 +126,8 @@ class Row(NamedTuple):
     producer_epoch: int
     sequence: int
     is_control: bool
-    key: MaybeBytes
-    value: MaybeBytes
+    key: OptionalBytes
+    value: OptionalBytes
     headers: Sequence[PrintedHeader]
     decoded: Decoded | None = None
 
@@ -136,8 +136,8 @@ class Row(NamedTuple):
 class PrintedRecords:
     """Records for printing, as columns.
 
-    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` has the number of headers per record;
-    header names and values of all records are concatenated.
+    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` are the numbers of headers of each
+    record. Header names and values of all records are concatenated.
     """
 
     numbers: pa.RecordBatch
@@ -149,16 +149,16 @@ class PrintedRecords:
     decoded: Sequence[Decoded | None] | None = None
 
     @classmethod
-    def of_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
+    def from_chunk(cls, chunk: RecordChunk, source: WindowBatches) -> Self:
         numbers = RecordTable("", -1, NUMBER_COLUMNS).convert(chunk, source)
         counts, headers = chunk.header_counts(), chunk.header_columns()
         return cls(numbers, chunk.keys, chunk.values, counts, *headers)
 
     @classmethod
-    def of_rows(cls, rows: pa.RecordBatch) -> Self:
+    def from_rows(cls, rows: pa.RecordBatch) -> Self:
         """Convert a table with `NUMBER_COLUMNS`, keys, values and headers.
 
-        Typed keys or values are accompanied by the bytes of all rows.
+        If keys or values are typed, additional columns contain their bytes.
         """
         headers = rows.column("headers")
         pairs = headers.flatten()
@@ -170,7 +170,7 @@ class PrintedRecords:
             np.asarray(pc.list_value_length(headers).fill_null(0)).astype(np.int64),
             pairs.field("key").cast(pa.binary()),
             pairs.field("value"),
-            _decoded_rows(rows),
+            _decode_rows(rows),
         )
 
     def __len__(self) -> int:
@@ -178,67 +178,69 @@ class PrintedRecords:
 
     def rows(self) -> Iterator[Row]:
         numbers = (self.numbers[name] for name in NUMBER_COLUMNS)
-        # Numbers, because the range of Python's datetime is smaller than Kafka's.
+        # Timestamps become integers, because Python's datetime has a smaller range than Kafka's.
         numbers = (
             (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
             for column in numbers
         )
         decoded = repeat(None) if self.decoded is None else self.decoded
-        parts = _slices(self.keys), _slices(self.values), self._headers()
-        return map(Row, *numbers, *parts, decoded)
+        contents = _slice_values(self.keys), _slice_values(self.values), self._headers()
+        return map(Row, *numbers, *contents, decoded)
 
     def _headers(self) -> Iterator[Sequence[PrintedHeader]]:
-        names = (name or memoryview(b"") for name in _slices(self.header_names))
-        pairs = zip(names, _slices(self.header_values), strict=True)
+        names = (name or memoryview(b"") for name in _slice_values(self.header_names))
+        pairs = zip(names, _slice_values(self.header_values), strict=True)
         for count in self.header_counts.tolist():
             yield list(islice(pairs, count)) if count else ()
 
 
-def _decoded_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
-    """Return typed keys and values as JSON, and errors; None if there are neither."""
+def _decode_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
+    """Return typed keys and values as JSON, and errors; None if no row has either."""
     typed = [part for part in (KEY, VALUE) if side_names(part)[3] in rows.schema.names]
-    errors_of = {part: rows.column(side_names(part)[2]) for part in typed}
+    errors_by_part = {part: rows.column(side_names(part)[2]) for part in typed}
     if all(
-        pa.types.is_binary(rows.column(part).type) and errors_of[part].null_count == len(rows)
+        pa.types.is_binary(rows.column(part).type) and errors_by_part[part].null_count == len(rows)
         for part in typed
     ):
         return None
-    texts = {part: _json_texts(rows.column(part)) for part in (KEY, VALUE)}
+    json_by_part = {part: _to_json(rows.column(part)) for part in (KEY, VALUE)}
     errors: list[str | None] = [None] * len(rows)
     for part in typed:
-        codes = errors_of[part].to_pylist()
-        errors = [one or code for one, code in zip(errors, codes, strict=True)]
+        codes = errors_by_part[part].to_pylist()
+        errors = [error or code for error, code in zip(errors, codes, strict=True)]
     return [
         Decoded(key, value, None if error is None else str(error))
-        for key, value, error in zip(texts[KEY], texts[VALUE], errors, strict=True)
+        for key, value, error in zip(json_by_part[KEY], json_by_part[VALUE], errors, strict=True)
     ]
 
 
-def _json_texts(column: pa.Array) -> list[str | None]:
-    """Return values as JSON; bytes are text, or hex digits if they are not UTF-8."""
+def _to_json(column: pa.Array) -> list[str | None]:
+    """Return values as JSON; bytes become text, or hex digits if they are not UTF-8."""
     if not pa.types.is_binary(column.type):
         from kafka_index.core.fs.json_lines import json_values  # noqa: PLC0415, for typed values only
 
-        texts = json_values(column)
-        if isinstance(texts, pa.Scalar):
-            return [texts.as_py()] * len(column)
-        found: list[str | None] = texts.to_pylist()
-        return found
-    return [None if data is None else json.dumps(_text(data)) for data in column.to_pylist()]
+        values_json = json_values(column)
+        if isinstance(values_json, pa.Scalar):
+            return [values_json.as_py()] * len(column)
+        values: list[str | None] = values_json.to_pylist()
+        return values
+    return [
+        None if data is None else json.dumps(_decode_bytes(data)) for data in column.to_pylist()
+    ]
 
 
-def _text(data: bytes) -> str | dict[str, str]:
+def _decode_bytes(data: bytes) -> str | dict[str, str]:
     try:
         return data.decode()
     except UnicodeDecodeError:
         return {"hex": data.hex()}
 
 
-def _slices(column: pa.Array) -> Iterator[MaybeBytes]:
+def _slice_values(column: pa.Array) -> Iterator[OptionalBytes]:
     _, ends, data = column.buffers()
     view = memoryview(data)
-    present = column.is_valid().to_pylist()
+    is_present_rows = column.is_valid().to_pylist()
     for is_present, (start, end) in zip(
-        present, pairwise(np.frombuffer(ends, np.int32).tolist()), strict=True
+        is_present_rows, pairwise(np.frombuffer(ends, np.int32).tolist()), strict=True
     ):
         yield view[start:end] if is_present else None

@@ -1,7 +1,4 @@
-"""Batches of a part of a log, window by window, optionally skipping corrupt ranges.
-
-A scan of the last segment finds the end of a corrupt log.
-"""
+"""Batches of a range of a log, window by window; the end of a corrupt log."""
 
 from __future__ import annotations
 
@@ -36,19 +33,25 @@ _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """A part of a segment, on batch boundaries; small and picklable.
+    """A range of a segment, on batch boundaries; small and picklable.
 
-    Start and exclusive end in bytes are starts of batches, or the end of the log. Records of the
-    range have offsets from `start_offset` on, and earlier records have lower ones. No batch may
-    start below `least_offset`, where the segment or range starts, or reach `end_offset`, where the
-    next one starts.
+    Attributes
+    ----------
+    start_bytes, end_bytes : int
+        Positions of batches, the end exclusive; or the end of the log.
+    start_offset : int
+        The lowest offset of records in the range. Earlier records have lower offsets.
+    min_offset : int
+        The start offset of the segment or range. No batch may start below it.
+    end_offset : int, optional
+        The start offset of the next segment or range. No batch may reach it.
     """
 
     segment: SegmentFile
     start_bytes: int
     end_bytes: int
     start_offset: int
-    least_offset: int
+    min_offset: int
     end_offset: int | None = None
 
     @property
@@ -59,15 +62,23 @@ class LogRange:
 class RangeScan:
     """Scans the batches of a range.
 
-    `bytes_read` counts the bytes of the log read so far. Further batches must not start below
-    `least_offset`. With a decompressor, `seen` tracks the offsets in the range. With `headers_only`
-    it tracks them by the headers, and reads no other page of a local log. Offsets next to a
-    corruption are corrupt, not missing, and so are those at the start of a range if `after_damage`.
+    With a decompressor, `read_log` tracks the offsets in the range. With `headers_only`, it tracks
+    the offsets of batch headers, and no other page of a local log is read. Offsets next to a
+    corruption are corrupt, not missing. With `after_damage`, a corruption precedes the range.
+
+    Attributes
+    ----------
+    bytes_read : int
+        The bytes of the log read so far.
+    min_offset : int
+        The lowest valid base offset of further batches.
+    read_log : SeenLog
+        The offsets read so far.
     """
 
     def __init__(
         self,
-        part: LogRange,
+        log_range: LogRange,
         *,
         verify_crc: bool,
         decompressor: Decompressor | None = None,
@@ -75,73 +86,73 @@ class RangeScan:
         headers_only: bool = False,
     ) -> None:
         self.bytes_read = 0
-        self.least_offset = part.least_offset
-        offsets = LogOffsets(max(part.start_offset, part.least_offset))
+        self.min_offset = log_range.min_offset
+        offsets = LogOffsets(max(log_range.start_offset, log_range.min_offset))
         # The offsets after the last batch are known only after the scan.
-        self.seen = ScannedLog(
-            part.segment, offsets, damage_end=INT64_MAX, has_counts=not headers_only
+        self.read_log = ScannedLog(
+            log_range.segment, offsets, damage_end=INT64_MAX, has_counts=not headers_only
         )
-        self._part = part
+        self._range = log_range
         self._verify_crc = verify_crc
         self._decompressor = decompressor
         self._is_after_damage = after_damage
         self._headers_only = headers_only
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
-        """Yield batches with the bytes that contain them, and corruptions between them.
+        """Yield batches with their bytes, and the corruptions between batches.
 
-        Batches with a wrong checksum or out of order are skipped. After any other corruption, the
-        start of the next batch is unknown, and the range ends. Raises `ReadError` if the log
-        changes or its disk fails.
+        Batches with a wrong checksum or out of order are skipped. After another corruption, the
+        start of the next batch is unknown, and the scan ends. Raises `ReadError` if the log changes
+        or its disk fails.
         """
-        part = self._part
-        with closing(open_log(part.segment.log_path, part.segment)) as file:
-            read, window_bytes = _windows_of(file, headers_only=self._headers_only)
+        log_range = self._range
+        with closing(open_log(log_range.segment.log_path, log_range.segment)) as file:
+            read_window, window_bytes = _window_reader(file, headers_only=self._headers_only)
             scanner = Scanner(
-                part.segment.base_offset,
+                log_range.segment.base_offset,
                 verify_crc=self._verify_crc,
-                position_bytes=part.start_bytes,
+                position_bytes=log_range.start_bytes,
             )
-            order = BatchOrder(part.least_offset, part.end_offset)
-            window, start, code = np.empty(0, np.uint8), part.start_bytes, SCAN_NEED_BYTES
+            order = BatchOrder(log_range.min_offset, log_range.end_offset)
+            window, start, code = np.empty(0, np.uint8), log_range.start_bytes, SCAN_NEED_BYTES
             while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
-                at = int(scanner.position)
-                if code == SCAN_NEED_BYTES and at < part.end_bytes:
+                position = int(scanner.position)
+                if code == SCAN_NEED_BYTES and position < log_range.end_bytes:
                     # No progress: the batch is larger than a window.
-                    stuck = len(window) >= LOG_OVERHEAD_BYTES and at == start
-                    size = LOG_OVERHEAD_BYTES + entry_length(window) if stuck else 0
-                    size = min(max(size, window_bytes), part.end_bytes - at)
-                    window, start = read(at, size), at
+                    is_stuck = len(window) >= LOG_OVERHEAD_BYTES and position == start
+                    size = LOG_OVERHEAD_BYTES + entry_length(window) if is_stuck else 0
+                    size = min(max(size, window_bytes), log_range.end_bytes - position)
+                    window, start = read_window(position, size), position
                     self.bytes_read += size
-                code = scanner.scan(window, start, part.end_bytes, file)
+                code = scanner.scan(window, start, log_range.end_bytes, file)
                 for batches in scanner.drain():
                     if self._continues_with(batches, order):
-                        self.least_offset = order.next_offset
+                        self.min_offset = order.next_offset
                         yield WindowBatches(window, start, batches)
                         continue
-                    for found in order.follow(batches):
-                        self.least_offset = order.next_offset
-                        if isinstance(found, ScanStop):
-                            yield self._damage(found)
+                    for item in order.follow(batches):
+                        self.min_offset = order.next_offset
+                        if isinstance(item, ScanStop):
+                            yield self._corruption_error(item)
                         else:
-                            self._see(window, start, found)
-                            yield WindowBatches(window, start, found)
+                            self._track_offsets(window, start, item)
+                            yield WindowBatches(window, start, item)
                 if code not in (SCAN_ROWS_FULL, SCAN_NEED_BYTES, SCAN_END):
-                    stop = scanner.stop(code, file, part.end_bytes)
-                    if not (stop.is_tail and part.segment.is_last):
-                        yield self._damage(stop)
+                    scan_stop = scanner.stop(code, file, log_range.end_bytes)
+                    if not (scan_stop.is_tail and log_range.segment.is_last):
+                        yield self._corruption_error(scan_stop)
                     if code == SCAN_BAD_CRC:
-                        at = int(scanner.position)
-                        length = entry_length(window[at - start :])
-                        scanner.position = at + LOG_OVERHEAD_BYTES + length
+                        position = int(scanner.position)
+                        length = entry_length(window[position - start :])
+                        scanner.position = position + LOG_OVERHEAD_BYTES + length
                         code = SCAN_ROWS_FULL
-            check_unchanged(file, part.segment.log_version)
+            check_unchanged(file, log_range.segment.log_version)
             if not self._is_after_damage:
-                self.seen.damage_end = None
+                self.read_log.damage_end = None
 
     def _continues_with(self, batches: BatchColumns, order: BatchOrder) -> bool:
-        """Follow batches by their headers if nothing about them has to be decided."""
-        offsets = self.seen.offsets
+        """Track the offsets of plain successive batches by their headers; return whether it did."""
+        offsets = self.read_log.offsets
         is_plain = self._headers_only and not self._is_after_damage
         is_plain = is_plain and offsets.end_offset == order.next_offset
         if not is_plain or not order.continues_with(batches):
@@ -149,10 +160,10 @@ class RangeScan:
         offsets.observe_contiguous(batches)
         return True
 
-    def _see(self, window: Bytes, start: int, batches: BatchColumns) -> None:
+    def _track_offsets(self, window: Bytes, start: int, batches: BatchColumns) -> None:
         if self._decompressor is None and not self._headers_only:
             return
-        offsets = self.seen.offsets
+        offsets = self.read_log.offsets
         if self._is_after_damage:
             offsets.end_offset = max(offsets.end_offset, int(batches.base_offset[0]))
         self._is_after_damage = False
@@ -161,14 +172,16 @@ class RangeScan:
         else:
             offsets.observe_records(window, start, batches, self._decompressor)
 
-    def _damage(self, stop: ScanStop) -> CorruptLogError:
+    def _corruption_error(self, scan_stop: ScanStop) -> CorruptLogError:
         self._is_after_damage = True
-        path = self._part.segment.log_path
-        return CorruptLogError(stop.text, path=path, position_bytes=stop.position_bytes)
+        path = self._range.segment.log_path
+        return CorruptLogError(scan_stop.text, path=path, position_bytes=scan_stop.position_bytes)
 
 
-def _windows_of(file: ByteSource, *, headers_only: bool) -> tuple[Callable[[int, int], Bytes], int]:
-    """Return the function that reads a window, valid until the next one, and the usual size."""
+def _window_reader(
+    file: ByteSource, *, headers_only: bool
+) -> tuple[Callable[[int, int], Bytes], int]:
+    """Return the function that reads a window, valid until the next call, and the usual size."""
     if not isinstance(file, MappedFile):
         return file.read_at, _REMOTE_WINDOW_BYTES
     if headers_only:
@@ -182,8 +195,8 @@ def _windows_of(file: ByteSource, *, headers_only: bool) -> tuple[Callable[[int,
 class DamagedEnd:
     """The end of a corrupt log, with its first corruption.
 
-    `valid_end_offset` follows the last batch before the corruption, `end_offset` the last readable
-    batch.
+    `valid_end_offset` is the offset after the last batch before the corruption. `end_offset` is the
+    offset after the last readable batch.
     """
 
     valid_end_offset: int
@@ -191,26 +204,28 @@ class DamagedEnd:
     error: CorruptLogError
 
 
-def damaged_end(log: PartitionLog) -> DamagedEnd | None:
+def find_damaged_end(log: PartitionLog) -> DamagedEnd | None:
     """Return the end of a log whose last segment has a corrupt end, otherwise None.
 
-    Batches out of order count as corrupt. A corruption before the last index entry does not affect
-    the end, and is found by reading.
+    Batches out of order are corrupt. A corruption before the last index entry does not affect the
+    end; a read reports it.
     """
-    last = log.segments[-1]
-    stop = last.end_damage
-    if stop is None:
+    segment = log.segments[-1]
+    scan_stop = segment.end_damage
+    if scan_stop is None:
         return None
-    whole = LogRange(last.file, 0, last.file.log_size_bytes, last.base_offset, last.base_offset)
+    log_range = LogRange(
+        segment.file, 0, segment.file.log_size_bytes, segment.base_offset, segment.base_offset
+    )
     error = None
-    valid_end = end = max(last.base_offset, log.log_start_offset)
-    for found in RangeScan(whole, verify_crc=True).windows():
-        if isinstance(found, CorruptLogError):
-            error = error or found
+    valid_end_offset = end_offset = max(segment.base_offset, log.log_start_offset)
+    for window in RangeScan(log_range, verify_crc=True).windows():
+        if isinstance(window, CorruptLogError):
+            error = error or window
             continue
-        end = max(end, int(found.batches.last_offset[-1]) + 1)
-        valid_end = valid_end if error else end
+        end_offset = max(end_offset, int(window.batches.last_offset[-1]) + 1)
+        valid_end_offset = valid_end_offset if error else end_offset
     if error is None:
-        path, position = last.file.log_path, stop.position_bytes
-        error = CorruptLogError(stop.text, path=path, position_bytes=position)
-    return DamagedEnd(valid_end, end, error)
+        path, position = segment.file.log_path, scan_stop.position_bytes
+        error = CorruptLogError(scan_stop.text, path=path, position_bytes=position)
+    return DamagedEnd(valid_end_offset, end_offset, error)

@@ -1,7 +1,7 @@
 """The plan of a read: byte ranges of segments, in splits that can be read anywhere.
 
-A plan is made from listings and indexes, and is picklable: a driver makes it and tasks read its
-splits. Its bounds are offsets: a time is resolved to the first record at or after it, as in Spark's
+A plan is made from listings and indexes. It is picklable: a driver makes the plan, and tasks read
+its splits. A time is resolved to the offset of the first record at or after the time, as in Spark's
 Kafka source. Byte ranges come from indexes, whose entries are compared with the log on use.
 """
 
@@ -18,6 +18,7 @@ from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import TopicPartition
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.log.read.log_segment import LogSegment
 from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
@@ -31,9 +32,8 @@ from kafka_index.core.query.bounds import (
     refuse_start_after_end,
     resolve_bounds,
 )
-from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
-from kafka_index.core.query.range_scan import LogRange, damaged_end
+from kafka_index.core.query.range_scan import LogRange, find_damaged_end
 from kafka_index.core.query.settings import ReadSettings
 
 if TYPE_CHECKING:
@@ -46,17 +46,17 @@ class RecordSplit:
 
     Attributes
     ----------
-    ranges
+    ranges : tuple of LogRange
         Byte ranges of segments with the records, in order.
-    aborted
-        Transactions that overlap with them, if isolation requires it.
-    start_offset
-        Where the offsets of a partition are divided between splits.
-    first_base_offset
-        Batches with a lower base offset belong, as rows of batches, to the previous split.
-    passed_damage
+    aborted : AbortedTransactions, optional
+        Transactions that overlap with the records, if the isolation requires them.
+    start_offset : int
+        The offset at which the previous split of the partition ends.
+    first_base_offset : int, optional
+        If batches are returned as rows, the previous split has the batches with lower base offsets.
+    reported_damage : (str, int), optional
         Path and byte position of the last reported corruption, if the read is resumed.
-    damage
+    damage : CorruptLogError, optional
         A corruption after the ranges that ends the read.
     """
 
@@ -68,7 +68,7 @@ class RecordSplit:
     aborted: AbortedTransactions | None = None
     start_offset: int = 0
     first_base_offset: int | None = None
-    passed_damage: tuple[str, int] | None = None
+    reported_damage: tuple[str, int] | None = None
     damage: CorruptLogError | None = None
 
     @property
@@ -77,11 +77,11 @@ class RecordSplit:
 
     @property
     def size_bytes(self) -> int:
-        return sum(part.size_bytes for part in self.ranges)
+        return sum(log_range.size_bytes for log_range in self.ranges)
 
     @property
     def directories(self) -> set[str]:
-        return {part.segment.partition_directory for part in self.ranges}
+        return {log_range.segment.partition_directory for log_range in self.ranges}
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,10 +103,10 @@ class ReadPlan:
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """The offsets of a partition to read, the end exclusive, None for the end of the log.
+    """The offsets of a partition to read.
 
-    `aborted` and `first_base_offset` are as in `RecordSplit`. `damage` is the corruption that ends
-    the range, if any.
+    The end is exclusive, None for the end of the log. `aborted` and `first_base_offset` are as in
+    `RecordSplit`. `damage` is the corruption that ends the range, if any.
     """
 
     first_offset: int
@@ -115,13 +115,17 @@ class OffsetRange:
     first_base_offset: int | None = None
     damage: CorruptLogError | None = None
 
-    def within(self, least: int, most: int) -> OffsetRange:
-        """Restrict the range to other offsets, both ends inclusive."""
-        first, end, damage = max(self.first_offset, least), self.end_offset, self.damage
-        if most < INT64_MAX:
-            is_before = end is None or most + 1 < end
-            end, damage = (most + 1, None) if is_before else (end, damage)
-        return replace(self, first_offset=first, end_offset=end, damage=damage)
+    def restrict(self, first_offset: int, last_offset: int) -> OffsetRange:
+        """Restrict the range to offsets between two offsets, both inclusive."""
+        end_offset, damage = self.end_offset, self.damage
+        if last_offset < INT64_MAX and (end_offset is None or last_offset + 1 < end_offset):
+            end_offset, damage = last_offset + 1, None
+        return replace(
+            self,
+            first_offset=max(self.first_offset, first_offset),
+            end_offset=end_offset,
+            damage=damage,
+        )
 
 
 def plan_partition(
@@ -136,86 +140,94 @@ def plan_partition(
     """Yield the splits of a partition.
 
     A split larger than `max_split_bytes` is divided at batches to which index entries point.
-    `max_split_records` limits its offsets, and thereby its records. `within` are the first and last
-    requested offset, both inclusive, in addition to the bounds.
+    `max_split_records` limits the offsets of a split. `within` further restricts the bounds to a
+    first and a last offset, both inclusive.
     """
     offsets = resolve_range(log, bounds, settings)
     if within is not None:
-        offsets = offsets.within(*within)
-    parts = [offsets]
+        offsets = offsets.restrict(*within)
+    ranges = [offsets]
     if max_split_records is not None:
-        parts = _divide(log, offsets, max_split_records)
-    for part in parts:
-        yield from split_range(log, part, settings, max_split_bytes=max_split_bytes)
+        ranges = _divide_range(log, offsets, max_split_records)
+    for offset_range in ranges:
+        yield from split_range(log, offset_range, settings, max_split_bytes=max_split_bytes)
 
 
 def read_partition(
     files: PartitionFiles, bounds: ReadBounds, splits: Sequence[RecordSplit]
 ) -> ReadPartition | None:
-    """Return the offsets that the splits of a partition should read, None if there are none."""
-    starts_anywhere, ends_anywhere = bounds.start == Bound(EARLIEST), bounds.end == Bound(LATEST)
-    if not splits:
-        return ReadPartition(files) if starts_anywhere and ends_anywhere else None
-    first, last = splits[0].first_offset, splits[-1].last_offset
-    ranges = splits[-1].ranges
-    end = ranges[-1] if ranges else None
-    is_whole = end is None or (
-        end.segment == files.segments[-1] and end.end_bytes >= end.segment.log_size_bytes
+    """Return the offsets that the splits of a partition should read, None for no offsets."""
+    has_default_start, has_default_end = (
+        bounds.start == Bound(EARLIEST),
+        bounds.end == Bound(LATEST),
     )
-    ends_open = last == INT64_MAX or (ends_anywhere and is_whole)
+    if not splits:
+        return ReadPartition(files) if has_default_start and has_default_end else None
+    first_offset, last_offset = splits[0].first_offset, splits[-1].last_offset
+    ranges = splits[-1].ranges
+    last_range = ranges[-1] if ranges else None
+    reaches_log_end = last_range is None or (
+        last_range.segment == files.segments[-1]
+        and last_range.end_bytes >= last_range.segment.log_size_bytes
+    )
+    ends_open = last_offset == INT64_MAX or (has_default_end and reaches_log_end)
     return ReadPartition(
         files,
-        None if starts_anywhere and first <= files.log_start_offset else first,
-        None if ends_open else last + 1,
-        goes_on=not is_whole,
+        None if has_default_start and first_offset <= files.log_start_offset else first_offset,
+        None if ends_open else last_offset + 1,
+        has_later_batches=not reaches_log_end,
     )
 
 
-def part_of_partition(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
-    """Return the offsets that a non-empty split should read, with its own segments only."""
-    first, last = split.ranges[0], split.ranges[-1]
-    is_head = first.segment == files.segments[0] and first.start_bytes == 0
-    is_head &= split.first_offset <= files.log_start_offset
-    end = last.end_offset
-    if end is None and last.end_bytes < last.segment.log_size_bytes:
-        end = INT64_MAX
-    if end is not None and split.last_offset < end:
-        end = split.last_offset + 1
-    start = None if is_head else max(split.first_offset, split.start_offset)
-    own = replace(files, segments=tuple(part.segment for part in split.ranges))
-    return ReadPartition(own, start, end, goes_on=end is not None)
+def read_partition_of_split(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
+    """Return the offsets that a non-empty split should read, with the segments of the split."""
+    first_range, last_range = split.ranges[0], split.ranges[-1]
+    starts_at_log_start = first_range.segment == files.segments[0] and first_range.start_bytes == 0
+    starts_at_log_start &= split.first_offset <= files.log_start_offset
+    end_offset = last_range.end_offset
+    if end_offset is None and last_range.end_bytes < last_range.segment.log_size_bytes:
+        end_offset = INT64_MAX
+    if end_offset is not None and split.last_offset < end_offset:
+        end_offset = split.last_offset + 1
+    first_offset = None if starts_at_log_start else max(split.first_offset, split.start_offset)
+    split_files = replace(files, segments=tuple(log_range.segment for log_range in split.ranges))
+    return ReadPartition(
+        split_files, first_offset, end_offset, has_later_batches=end_offset is not None
+    )
 
 
-def _divide(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
+def _divide_range(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
     """Divide a range into equal ranges, like Spark's ``KafkaOffsetRangeCalculator``."""
-    first = offsets.first_offset
-    end = log.end_offset if offsets.end_offset is None else offsets.end_offset
-    count = -(-(end - first) // max_records)
+    first_offset = offsets.first_offset
+    end_offset = log.end_offset if offsets.end_offset is None else offsets.end_offset
+    count = -(-(end_offset - first_offset) // max_records)
     if count < 2:
         return [offsets]
-    bounds = [first + (end - first) * number // count for number in range(count + 1)]
+    bounds = [
+        first_offset + (end_offset - first_offset) * number // count for number in range(count + 1)
+    ]
     return [
         replace(
             offsets,
-            first_offset=start,
-            end_offset=offsets.end_offset if stop == end else stop,
-            first_base_offset=start if start > first else None,
-            damage=offsets.damage if stop == end else None,
+            first_offset=range_start,
+            end_offset=offsets.end_offset if range_end == end_offset else range_end,
+            first_base_offset=range_start if range_start > first_offset else None,
+            damage=offsets.damage if range_end == end_offset else None,
         )
-        for start, stop in pairwise(bounds)
+        for range_start, range_end in pairwise(bounds)
     ]
 
 
 def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
     """Resolve bounds and isolation to offsets; raises the errors of `plan_partition`.
 
-    If the end is at or before the first offset, nothing is read.
+    If the end is at or before the first offset, the range is empty.
     """
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = damage = None
     if settings.isolation is Isolation.READ_COMMITTED or "is_aborted" in settings.columns:
         last_offset = None if end_offset is None else end_offset - 1
-        transactions = _transactions(log, first_offset, last_offset)
+        transactions = _read_transactions(log, first_offset, last_offset)
         aborted = transactions.aborted
         stable = transactions.last_stable_offset
         if end_offset is None or end_offset > stable:
@@ -231,25 +243,33 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
         check_offsets(log, bounds, log.end_offset)
     if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].end_damage is None:
         # A start below the log start is never after the end.
-        end = log.end_offset if end_offset is None else end_offset
-        refuse_start_after_end(log, bounds, first_offset, end)
+        log_end = log.end_offset if end_offset is None else end_offset
+        refuse_start_after_end(log, bounds, first_offset, log_end)
     return OffsetRange(first_offset, end_offset, aborted, damage=damage)
 
 
-def _transactions(
+def _read_transactions(
     log: PartitionLog, first_offset: int, last_offset: int | None
 ) -> TransactionBounds:
-    """Return the transactions that isolation requires; in a corrupt log, before the corruption."""
+    """Return the transactions that isolation requires, in a corrupt log up to the corruption."""
     from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
 
-    damaged = damaged_end(log)
+    damaged = find_damaged_end(log)
     if damaged is None:
         return read_transactions(log.files, first_offset, log.end_offset, last_offset)
-    bound = log.files.high_watermark
-    end = damaged.valid_end_offset if bound is None else min(damaged.valid_end_offset, bound)
-    found = read_transactions(log.files, first_offset, end, last_offset)
-    is_hidden = bound is None or bound > damaged.valid_end_offset
-    return replace(found, damage=damaged.error) if is_hidden and not found.damage else found
+    high_watermark = log.files.high_watermark
+    end_offset = (
+        damaged.valid_end_offset
+        if high_watermark is None
+        else min(damaged.valid_end_offset, high_watermark)
+    )
+    transactions = read_transactions(log.files, first_offset, end_offset, last_offset)
+    is_hidden = high_watermark is None or high_watermark > damaged.valid_end_offset
+    return (
+        replace(transactions, damage=damaged.error)
+        if is_hidden and not transactions.damage
+        else transactions
+    )
 
 
 def split_range(
@@ -270,8 +290,8 @@ def split_range(
     strict = settings.on_damage is OnDamage.FAILFAST
     ranges = []
     if first_offset <= last_offset:
-        ranges = list(ranges_of(log, first_offset, end_offset, strict=strict))
-    whole = RecordSplit(
+        ranges = list(find_ranges(log, first_offset, end_offset, strict=strict))
+    template = RecordSplit(
         log.topic,
         log.partition,
         first_offset,
@@ -282,54 +302,60 @@ def split_range(
         first_base_offset=offsets.first_base_offset,
     )
     groups = list(split_ranges(log, ranges, max_split_bytes, strict=strict))
-    for number, parts in enumerate(groups, 1):
+    for number, group in enumerate(groups, 1):
         damage = offsets.damage if number == len(groups) else None
-        yield replace(whole, ranges=parts, start_offset=parts[0].start_offset, damage=damage)
+        yield replace(template, ranges=group, start_offset=group[0].start_offset, damage=damage)
     if offsets.damage is not None and not groups:
-        yield replace(whole, damage=offsets.damage)
+        yield replace(template, damage=offsets.damage)
 
 
-def ranges_of(
+def find_ranges(
     log: PartitionLog, first_offset: int, end_offset: int | None, *, strict: bool
 ) -> Iterator[LogRange]:
     """Yield the byte ranges of segments that contain a range of offsets.
 
-    If a corruption precedes their start or end, `strict` raises an error; otherwise more is read.
+    If a corruption precedes the start or end, `strict` raises the error. Otherwise, larger ranges
+    are returned.
     """
     bases = np.array([segment.base_offset for segment in log.segments], np.int64)
-    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
-    for number, segment in enumerate(log.segments[first:], first):
-        following = int(bases[number + 1]) if number + 1 < len(bases) else None
-        if end_offset is not None and number > first and segment.base_offset >= end_offset:
+    first_segment = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    for number, segment in enumerate(log.segments[first_segment:], first_segment):
+        next_base = int(bases[number + 1]) if number + 1 < len(bases) else None
+        if end_offset is not None and number > first_segment and segment.base_offset >= end_offset:
             return
-        start, end = 0, segment.file.log_size_bytes
+        start_bytes, end_bytes = 0, segment.file.log_size_bytes
         if first_offset > segment.base_offset:
-            start = _start_of(segment, first_offset, strict=strict)
-        if end_offset is not None and (following is None or end_offset < following):
-            end = _end_of(segment, end_offset, strict=strict)
-        if start < end:
-            base = segment.base_offset
+            start_bytes = _find_start(segment, first_offset, strict=strict)
+        if end_offset is not None and (next_base is None or end_offset < next_base):
+            end_bytes = _find_end(segment, end_offset, strict=strict)
+        if start_bytes < end_bytes:
+            base_offset = segment.base_offset
             yield LogRange(
-                segment.file, start, end, max(first_offset, base), base, end_offset=following
+                segment.file,
+                start_bytes,
+                end_bytes,
+                max(first_offset, base_offset),
+                base_offset,
+                end_offset=next_base,
             )
 
 
-def _start_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
+def _find_start(segment: LogSegment, offset: int, *, strict: bool) -> int:
     """Return the position of the batch that contains an offset, or of the next batch."""
     try:
         batch = segment.offset_to_position(offset)
     except CorruptLogError:
         if strict:
             raise
-        # After a corruption: read more, skip the corruption, and filter the records.
+        # The read skips the corruption, and filters the records.
         return 0
     return segment.file.log_size_bytes if batch is None else batch.position
 
 
-def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
+def _find_end(segment: LogSegment, offset: int, *, strict: bool) -> int:
     """Return the position after all batches with records below an offset.
 
-    If the first batch above it is out of order, batches below it may follow.
+    If the first batch above the offset is out of order, batches below the offset may follow.
     """
     try:
         batch = segment.offset_to_position(offset)
@@ -339,7 +365,7 @@ def _end_of(segment: LogSegment, offset: int, *, strict: bool) -> int:
         return segment.file.log_size_bytes
     if batch is None or segment.is_followed_by_overlap(batch):
         return segment.file.log_size_bytes
-    # The split may also contain records before that offset.
+    # A batch that contains the offset may also contain lower offsets.
     return batch.position + batch.size if batch.offset < offset else batch.position
 
 
@@ -352,13 +378,13 @@ def split_ranges(
             yield tuple(ranges)
         return
     group: list[LogRange] = []
-    room = max_bytes
-    for part in _split_large(log, ranges, max_bytes, strict=strict):
-        if group and part.size_bytes > room:
+    free_bytes = max_bytes
+    for log_range in _split_large(log, ranges, max_bytes, strict=strict):
+        if group and log_range.size_bytes > free_bytes:
             yield tuple(group)
-            group, room = [], max_bytes
-        group.append(part)
-        room -= part.size_bytes
+            group, free_bytes = [], max_bytes
+        group.append(log_range)
+        free_bytes -= log_range.size_bytes
     if group:
         yield tuple(group)
 
@@ -368,41 +394,46 @@ def _split_large(
 ) -> Iterator[LogRange]:
     """Yield ranges of about equal size, none much larger than `max_bytes`."""
     segments = {segment.base_offset: segment for segment in log.segments}
-    for part in ranges:
-        count = -(-part.size_bytes // max_bytes)
-        starts = [(part.start_bytes, part.start_offset)]
+    for log_range in ranges:
+        count = -(-log_range.size_bytes // max_bytes)
+        starts = [(log_range.start_bytes, log_range.start_offset)]
         if count > 1:
-            wanted = part.start_bytes + part.size_bytes * np.arange(1, count) // count
-            segment = segments[part.segment.base_offset]
+            targets = log_range.start_bytes + log_range.size_bytes * np.arange(1, count) // count
+            segment = segments[log_range.segment.base_offset]
             starts += [
-                found
-                for found in _batch_starts(segment, wanted, strict=strict)
-                if part.start_bytes < found[0] < part.end_bytes
+                batch_start
+                for batch_start in _batch_starts(segment, targets, strict=strict)
+                if log_range.start_bytes < batch_start[0] < log_range.end_bytes
             ]
-        ends = [*starts[1:], (part.end_bytes, part.end_offset)]
-        for (start, offset), (end, end_offset) in zip(starts, ends, strict=True):
-            least = part.least_offset if start == part.start_bytes else offset
-            yield LogRange(part.segment, start, end, offset, least, end_offset)
+        ends = [*starts[1:], (log_range.end_bytes, log_range.end_offset)]
+        for (start_bytes, offset), (end_bytes, end_offset) in zip(starts, ends, strict=True):
+            min_offset = log_range.min_offset if start_bytes == log_range.start_bytes else offset
+            yield LogRange(
+                log_range.segment, start_bytes, end_bytes, offset, min_offset, end_offset
+            )
 
 
-def _batch_starts(segment: LogSegment, wanted: Longs, *, strict: bool) -> list[tuple[int, int]]:
-    """Return position and offset of batches near some positions, ascending.
+def _batch_starts(
+    segment: LogSegment, target_positions: Longs, *, strict: bool
+) -> list[tuple[int, int]]:
+    """Return position and offset of batches near target positions, ascending.
 
-    They follow the batches of index entries, because an entry has the last offset of its batch.
+    These batches follow the batches of index entries, because an index entry contains the last
+    offset of its batch.
     """
     offsets, positions = segment.indexes.offset_index.read_entries()
     if not len(positions):
         return []
-    entries = np.unique(np.searchsorted(positions, wanted).clip(0, len(positions) - 1))
+    entries = np.unique(np.searchsorted(positions, target_positions).clip(0, len(positions) - 1))
     starts: list[tuple[int, int]] = []
     for offset in offsets[entries].tolist():
-        # Compare the entry with the log, and find the batch that ends with its offset.
+        # Compare the entry with the log, and find the batch that ends with the entry's offset.
         try:
             indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
         except CorruptLogError:
             if strict:
                 raise
-            # After a corruption, the previous split is extended, and skips it.
+            # The previous split extends beyond the corruption, and skips it.
             continue
         if batch is None or indexed is None:
             break

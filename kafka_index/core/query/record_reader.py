@@ -15,9 +15,9 @@ import pyarrow as pa
 from kafka_index.core.errors import CorruptLogError
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import RECORD_BATCH_OVERHEAD_BYTES
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.scan.segment_scan import batch_rows
-from kafka_index.core.query.choices import Isolation, OnDamage
 from kafka_index.core.query.range_scan import RangeScan
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.settings import ReadSettings
@@ -42,54 +42,68 @@ _MANY_RECORDS = 2048
 RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
 
 
-class Damages:
+class DamageHandler:
     """Raises, drops or reports corruption, depending on the settings of a read."""
 
     def __init__(
         self,
         split: RecordSplit,
         settings: ReadSettings,
-        on_left_out: Callable[[CorruptLogError], None] | None = None,
+        on_skipped: Callable[[CorruptLogError], None] | None = None,
     ) -> None:
         self._split = split
         self._settings = settings
-        self._on_left_out = on_left_out or warn_of_damage
+        self._on_skipped = on_skipped or log_skipped_corruption
         self._is_end_reported = False
 
     @property
     def at_end(self) -> CorruptLogError | None:
-        """The corruption that ends the split, unless a range has reported it."""
+        """The corruption that ends the split, None if a range has reported the corruption."""
         return None if self._is_end_reported else self._split.damage
 
     def rows(self, error: CorruptLogError, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the row for a corruption, if any; or raise it."""
-        end = self._split.damage
-        if end is not None and (end.path, end.position_bytes) == (error.path, error.position_bytes):
+        """Yield the row for a corruption, or raise or skip the corruption."""
+        end_damage = self._split.damage
+        if end_damage is not None and (end_damage.path, end_damage.position_bytes) == (
+            error.path,
+            error.position_bytes,
+        ):
             self._is_end_reported = True
         if self._settings.on_damage is OnDamage.FAILFAST:
             raise error
         if self._settings.on_damage is OnDamage.DROP:
-            self._on_left_out(error)
+            self._on_skipped(error)
             return
-        known = {
+        values = {
             "topic": self._split.topic,
             "partition": self._split.partition,
             "position_bytes": error.position_bytes,
             CORRUPT_RECORD: str(error),
         }
-        row = {name: known.get(name) for name in schema.names}
+        row = {name: values.get(name) for name in schema.names}
         yield pa.RecordBatch.from_pylist([row], schema=schema)
 
 
 class RecordReader:
     """Reads the records of a split in log order.
 
-    `on_left_out` is called with each skipped corruption (`OnDamage.DROP`); by default a warning is
-    logged. `bytes_read` counts bytes of logs. `ranges` are the byte ranges of segments with the
-    last returned record batch and all later batches. `last_header` is the header of the last batch
-    read that starts within the split. `seen` has the offsets read so far. `decode_errors` counts
-    keys and values of returned records that did not decode, by code. `unmatched_errors` counts them
-    in records that do not meet a condition.
+    `on_skipped` is called with each skipped corruption (`OnDamage.DROP`); by default, a warning is
+    logged.
+
+    Attributes
+    ----------
+    bytes_read : int
+        The number of bytes of logs read so far.
+    ranges : tuple of LogRange
+        The byte ranges of the last returned record batch and all later batches.
+    last_header : bytes, optional
+        The header of the last batch that starts within the split.
+    read_logs : list of SeenLog
+        The offsets read so far.
+    decode_errors : Counter
+        Numbers of keys and values of returned records that did not decode, by error code.
+    unmatched_errors : UnmatchedErrors
+        Keys and values that did not decode in records that do not satisfy the condition.
     """
 
     def __init__(
@@ -97,11 +111,11 @@ class RecordReader:
         split: RecordSplit,
         settings: ReadSettings,
         *,
-        on_left_out: Callable[[CorruptLogError], None] | None = None,
+        on_skipped: Callable[[CorruptLogError], None] | None = None,
     ) -> None:
         self.bytes_read = 0
         self.last_header: bytes | None = None
-        self.seen: list[ScannedLog] = []
+        self.read_logs: list[ScannedLog] = []
         self.decode_errors: Counter[str] = Counter()
         self.unmatched_errors = UnmatchedErrors()
         self.ranges = self._reached = split.ranges
@@ -110,7 +124,7 @@ class RecordReader:
         self._schema = settings.record_schema
         self._table = RecordTable(split.topic, split.partition, settings.record_columns)
         self._filter = settings.record_filter
-        self._damages = Damages(split, settings, on_left_out)
+        self._damages = DamageHandler(split, settings, on_skipped)
         self._budget = shared_budget(settings.max_decompressed_bytes)
         self._decoder = RecordDecoder(
             self._budget,
@@ -120,24 +134,24 @@ class RecordReader:
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches of a few MiB."""
-        typed, where, schema = self._settings.typed, self._settings.where, self._settings.schema
-        matcher = None if where is None else where.matcher()
-        for batch in self._joined():
-            found = batch
-            if where is not None and matcher is not None:
+        typed, condition, schema = self._settings.typed, self._settings.where, self._settings.schema
+        matcher = None if condition is None else condition.matcher()
+        for batch in self._join_small_batches():
+            records = batch
+            if condition is not None and matcher is not None:
                 self.unmatched_errors.begin_batch()
-                found = where.filter(batch, matcher, self.unmatched_errors)
-            if len(found) and typed is not None:
-                yield from typed.decode(found, self.decode_errors)
-            elif len(found):
-                yield found.select(schema.names)
+                records = condition.filter(batch, matcher, self.unmatched_errors)
+            if len(records) and typed is not None:
+                yield from typed.decode(records, self.decode_errors)
+            elif len(records):
+                yield records.select(schema.names)
 
-    def _joined(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches before any column is decoded."""
+    def _join_small_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield record batches with the columns `ReadSettings.record_columns`."""
         small: list[pa.RecordBatch] = []
         size = 0
-        for batch in self._batches():
-            # Skips the computation of the size for most batches.
+        for batch in self._read_batches():
+            # Most batches are large. Computing their size in bytes would be slow.
             is_large = len(batch) >= _MANY_RECORDS
             if is_large and small:
                 yield pa.concat_batches(small)
@@ -155,44 +169,46 @@ class RecordReader:
         if small:
             yield pa.concat_batches(small)
 
-    def _batches(self) -> Iterator[pa.RecordBatch]:
-        for number, part in enumerate(self._split.ranges):
-            following = self._split.ranges[number + 1 :]
-            path = part.segment.log_path
-            passed = self._split.passed_damage
+    def _read_batches(self) -> Iterator[pa.RecordBatch]:
+        for number, log_range in enumerate(self._split.ranges):
+            later_ranges = self._split.ranges[number + 1 :]
+            path = log_range.segment.log_path
+            reported_damage = self._split.reported_damage
             scan = RangeScan(
-                part,
+                log_range,
                 verify_crc=self._settings.verify_crc,
                 decompressor=self._budget,
-                after_damage=passed is not None and passed[0] == path,
+                after_damage=reported_damage is not None and reported_damage[0] == path,
             )
-            self.seen.append(scan.seen)
+            self.read_logs.append(scan.read_log)
             read_before = self.bytes_read
-            for found in scan.windows():
+            for window in scan.windows():
                 self.bytes_read = read_before + scan.bytes_read
-                if isinstance(found, CorruptLogError):
-                    yield from self._damages.rows(found, self._schema)
-                elif found.batches.rows:
-                    start = int(found.batches.position_bytes[0])
-                    reached = replace(part, start_bytes=start, least_offset=scan.least_offset)
-                    self._reached = (reached, *following)
-                    self._follow(found)
-                    yield from self._decode(found, path)
+                if isinstance(window, CorruptLogError):
+                    yield from self._damages.rows(window, self._schema)
+                elif window.batches.rows:
+                    start = int(window.batches.position_bytes[0])
+                    reached = replace(log_range, start_bytes=start, min_offset=scan.min_offset)
+                    self._reached = (reached, *later_ranges)
+                    self._track_header(window)
+                    yield from self._decode(window, path)
             self.bytes_read = read_before + scan.bytes_read
         if self._damages.at_end is not None:
             yield from self._damages.rows(self._damages.at_end, self._schema)
 
-    def _follow(self, source: WindowBatches) -> None:
-        batches, last = source.batches, self._split.last_offset
-        count = int(np.searchsorted(batches.base_offset, last, "right"))
+    def _track_header(self, source: WindowBatches) -> None:
+        batches, last_offset = source.batches, self._split.last_offset
+        count = int(np.searchsorted(batches.base_offset, last_offset, "right"))
         if count:
-            at = int(batches.position_bytes[count - 1]) - source.position_bytes
-            self.last_header = source.window[at : at + RECORD_BATCH_OVERHEAD_BYTES].tobytes()
+            position = int(batches.position_bytes[count - 1]) - source.position_bytes
+            self.last_header = source.window[
+                position : position + RECORD_BATCH_OVERHEAD_BYTES
+            ].tobytes()
 
     def _decode(self, source: WindowBatches, path: str) -> Iterator[pa.RecordBatch]:
-        source = self._wanted(source)
+        source = self._select_batches(source)
         positions = source.batches.position_bytes
-        for found in self._decoder.decode(
+        for decoded in self._decoder.decode(
             source.window,
             positions - source.position_bytes,
             source.batches.size_bytes,
@@ -200,45 +216,45 @@ class RecordReader:
             first_offset=self._split.first_offset,
             last_offset=self._split.last_offset,
         ):
-            if isinstance(found, BatchDamage):
-                error = found.error.at(path, int(positions[found.batch]))
+            if isinstance(decoded, BatchDamage):
+                error = decoded.error.at(path, int(positions[decoded.batch]))
                 yield from self._damages.rows(error, self._schema)
-            elif found is not None:
-                yield self._with_damage_column(found)
+            elif decoded is not None:
+                yield self._add_damage_column(decoded)
 
     def _convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch | None:
-        """Return the requested records of a chunk, None if there are none."""
+        """Return the requested records of a chunk, None if no record is requested."""
         if self._filter is not None:
-            rows = self._filter.rows(chunk)
+            rows = self._filter.match_rows(chunk)
             if not len(rows):
                 return None
             if len(rows) < len(chunk):
                 chunk = chunk.select(rows)
         return self._table.convert(chunk, source)
 
-    def _wanted(self, source: WindowBatches) -> WindowBatches:
+    def _select_batches(self, source: WindowBatches) -> WindowBatches:
         """Return the batches that may contain requested records."""
         batches, split = source.batches, self._split
-        wanted = batches.last_offset >= split.first_offset
+        is_needed = batches.last_offset >= split.first_offset
         if self._filter is not None:
-            wanted &= self._filter.batches(batches)
+            is_needed &= self._filter.match_batches(batches)
         if not self._settings.include_control:
-            wanted &= ~batches.is_control
+            is_needed &= ~batches.is_control
         if split.aborted is not None:
             is_aborted = split.aborted.mask(batches)
             if self._settings.isolation is Isolation.READ_COMMITTED:
-                wanted &= ~is_aborted
+                is_needed &= ~is_aborted
             source = replace(source, is_aborted=is_aborted)
-        return source if wanted.all() else source.select(wanted)
+        return source if is_needed.all() else source.select(is_needed)
 
-    def _with_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def _add_damage_column(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         if self._settings.on_damage is not OnDamage.PERMISSIVE:
             return batch
         arrays = [*batch.columns, pa.nulls(len(batch), pa.string())]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def warn_of_damage(error: CorruptLogError) -> None:
+def log_skipped_corruption(error: CorruptLogError) -> None:
     """Log a skipped corruption."""
     _log.warning("skipped: %s", error)
 
@@ -263,37 +279,37 @@ class BatchReader:
         self._split = split
         self._form = form
         self._settings = settings
-        self._damages = Damages(split, settings)
+        self._damages = DamageHandler(split, settings)
         self.schema = batch_schema(form, settings)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         """Yield record batches, one or more per window of the log."""
-        for part in self._split.ranges:
-            scan = RangeScan(part, verify_crc=self._settings.verify_crc)
-            for found in scan.windows():
-                if isinstance(found, CorruptLogError):
-                    yield from self._damages.rows(found, self.schema)
+        for log_range in self._split.ranges:
+            scan = RangeScan(log_range, verify_crc=self._settings.verify_crc)
+            for window in scan.windows():
+                if isinstance(window, CorruptLogError):
+                    yield from self._damages.rows(window, self.schema)
                     continue
-                wanted = self._wanted(found)
-                if wanted.batches.rows:
-                    yield self._rows(wanted, part.segment.base_offset)
+                selected = self._select_batches(window)
+                if selected.batches.rows:
+                    yield self._rows(selected, log_range.segment.base_offset)
         if self._damages.at_end is not None:
             yield from self._damages.rows(self._damages.at_end, self.schema)
 
-    def _wanted(self, source: WindowBatches) -> WindowBatches:
+    def _select_batches(self, source: WindowBatches) -> WindowBatches:
         batches, split = source.batches, self._split
-        kept = batches.last_offset >= split.first_offset
-        kept &= batches.base_offset <= split.last_offset
+        is_needed = batches.last_offset >= split.first_offset
+        is_needed &= batches.base_offset <= split.last_offset
         if split.first_base_offset is not None:
-            kept &= batches.base_offset >= split.first_base_offset
-        return source.select(kept)
+            is_needed &= batches.base_offset >= split.first_base_offset
+        return source.select(is_needed)
 
     def _rows(self, source: WindowBatches, segment_base_offset: int) -> pa.RecordBatch:
         partition = TopicPartition(self._split.topic, self._split.partition)
         rows = batch_rows(source, partition, segment_base_offset)
         if self._form is BatchForm.RAW:
             columns = rows.columns[:4]
-            rows = pa.record_batch([*columns, _bytes_of(source)], schema=RAW_SCHEMA)
+            rows = pa.record_batch([*columns, _batch_bytes(source)], schema=RAW_SCHEMA)
         if CORRUPT_RECORD in self.schema.names:
             columns = [*rows.columns, pa.nulls(len(rows), pa.string())]
             rows = pa.record_batch(columns, schema=self.schema)
@@ -303,22 +319,27 @@ class BatchReader:
 def batch_schema(form: BatchForm, settings: ReadSettings) -> pa.Schema:
     if settings.on_damage is not OnDamage.PERMISSIVE:
         return form.schema
-    # The row for a corruption has only its position.
+    # The row for a corruption has nulls in the columns of batches.
     fields = [field.with_nullable(True) for field in form.schema]  # noqa: FBT003
     return pa.schema([*fields, pa.field(CORRUPT_RECORD, pa.string())])
 
 
-def _bytes_of(source: WindowBatches) -> pa.Array:
+def _batch_bytes(source: WindowBatches) -> pa.Array:
     sizes = source.batches.size_bytes
     starts = source.batches.position_bytes - source.position_bytes
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     data = np.empty(int(ends[-1]), np.uint8)
-    # Consecutive batches, usually all, are copied together.
-    first = 0
-    for cut in [*(np.flatnonzero(starts[1:] != (starts + sizes)[:-1]) + 1).tolist(), len(sizes)]:
-        size = int(ends[cut] - ends[first])
-        data[ends[first] : ends[cut]] = source.window[starts[first] : starts[first] + size]
-        first = cut
+    # Adjacent batches, usually all batches, are copied together.
+    first_batch = 0
+    for end_batch in [
+        *(np.flatnonzero(starts[1:] != (starts + sizes)[:-1]) + 1).tolist(),
+        len(sizes),
+    ]:
+        size = int(ends[end_batch] - ends[first_batch])
+        data[ends[first_batch] : ends[end_batch]] = source.window[
+            starts[first_batch] : starts[first_batch] + size
+        ]
+        first_batch = end_batch
     buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
     return pa.Array.from_buffers(pa.binary(), len(sizes), buffers)

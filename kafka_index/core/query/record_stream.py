@@ -46,7 +46,7 @@ class RecordStream(Result):
     _verb: ClassVar[str] = "read"
 
     def __init__(self, plan: ReadPlan, unread: Sequence[str]) -> None:
-        self._plan, self._listed_unread = plan, tuple(unread)
+        self._plan, self._unread_paths = plan, tuple(unread)
         self._read_unread: tuple[str, ...] = ()
         self._records: int | None = None
         self._faults = Faults()
@@ -61,18 +61,18 @@ class RecordStream(Result):
         """Read from the start and yield the records in batches of a few MiB."""
         return self.batches()
 
-    def _ended(
+    def _finish_read(
         self,
         records: int,
         faults: Faults,
-        missing: MissingOffsets,
-        unread: Sequence[str],
+        missing_offsets: MissingOffsets,
+        unread_paths: Sequence[str],
         decode_errors: Mapping[str, int],
     ) -> None:
-        """Keep the findings of a completed read."""
-        self._records, self._faults, self._missing = records, faults, missing
+        """Store the findings of a completed read."""
+        self._records, self._faults, self._missing = records, faults, missing_offsets
         self._decode_errors = dict(sorted(decode_errors.items()))
-        self._read_unread = tuple(unread)
+        self._read_unread = tuple(unread_paths)
 
     @property
     def schema(self) -> pa.Schema:
@@ -86,8 +86,8 @@ class RecordStream(Result):
 
     @property
     def unread(self) -> Sequence[str]:
-        """Input entries that are not read, with reasons."""
-        return tuple(dict.fromkeys((*self._listed_unread, *self._read_unread)))
+        """Input entries that were not read, with reasons."""
+        return tuple(dict.fromkeys((*self._unread_paths, *self._read_unread)))
 
     @property
     def missing_offsets(self) -> MissingOffsets:
@@ -106,8 +106,8 @@ class RecordStream(Result):
     def head(self, rows: int = 10) -> pa.Table:
         """Return the first records, reading only as much as needed."""
         batches: list[pa.RecordBatch] = []
-        with closing(self.batches()) as found:
-            for batch in found:
+        with closing(self.batches()) as batches_read:
+            for batch in batches_read:
                 batches.append(batch.slice(0, rows))
                 rows -= len(batches[-1])
                 if rows <= 0:
@@ -124,17 +124,17 @@ class RecordStream(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records, or that they have not been read yet."""
-        where = f"{format_bytes(self._plan.size_bytes)} in {plural(self._partitions, 'partition')}"
+        """The number of records, or before a read, the amount of data to read."""
+        scope = f"{format_bytes(self._plan.size_bytes)} in {plural(self._partitions, 'partition')}"
         if self._records is None:
-            return f"not {self._verb} yet: {where}; head() returns the first records"
-        text = self._records_text(self._records, where)
+            return f"not {self._verb} yet: {scope}; head() returns the first records"
+        headline = self._records_text(self._records, scope)
         skipped = self._faults.total
-        return f"{text}; {_ranges(skipped)} skipped" if skipped else text
+        return f"{headline}; {_ranges(skipped)} skipped" if skipped else headline
 
-    def _records_text(self, records: int, where: str) -> str:
+    def _records_text(self, records: int, scope: str) -> str:
         """Return the number of records, and the amount of data read."""
-        return f"{plural(records, 'record')}; {self._verb} {where}"
+        return f"{plural(records, 'record')}; {self._verb} {scope}"
 
     @property
     def sections(self) -> Sequence[Section]:
@@ -154,11 +154,11 @@ class RecordStream(Result):
         """
         if self._records is None:
             raise InputError(
-                f"nothing was {self._verb} to its end yet",
+                f"the records were not {self._verb} to the end yet",
                 hint="iterate to the end, or call to_arrow()",
             )
-        places = (*self.unread, *self._missing.lost, *self._decode_errors)
-        return RunOutcome.of_faults(self._faults.retriable).with_damage(places)
+        damage = (*self.unread, *self._missing.lost, *self._decode_errors)
+        return RunOutcome.of_faults(self._faults.retriable).with_damage(damage)
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -180,19 +180,19 @@ class RecordStream(Result):
         return len({(split.topic, split.partition) for split in self._plan.splits})
 
     def _preview_rows(self) -> pa.Table:
-        """Return a row per partition, from its splits. No records are read to print it."""
+        """Return a row per partition, made from its splits without reading records."""
         rows = []
-        for (topic, partition), own in groupby(
+        for (topic, partition), partition_splits in groupby(
             self._plan.splits, lambda split: (split.topic, split.partition)
         ):
-            splits = list(own)
-            last = splits[-1].last_offset
+            splits = list(partition_splits)
+            last_offset = splits[-1].last_offset
             rows.append(
                 {
                     "topic": topic,
                     "partition": partition,
                     "first_offset": splits[0].first_offset,
-                    "last_offset": None if last == INT64_MAX else last,
+                    "last_offset": None if last_offset == INT64_MAX else last_offset,
                     "size_bytes": sum(split.size_bytes for split in splits),
                 }
             )
@@ -208,20 +208,19 @@ class RecordStream(Result):
 class SearchedRecords(RecordStream):
     """Records that are searched split by split; corrupt ranges are skipped.
 
-    The search ends after `limit` records. `faults` are the errors of partitions that cannot be
-    planned.
+    The search ends after `limit` records. `faults` are errors of partitions without a plan.
     """
 
     def __init__(
         self,
-        listed: ListedPartitions,
+        partitions: ListedPartitions,
         plan: ReadPlan,
         limit: int | None,
         unread: Sequence[str],
         faults: Sequence[KafkaIndexError] = (),
     ) -> None:
         super().__init__(plan, unread)
-        self._listed, self._limit = listed, limit
+        self._partition_list, self._limit = partitions, limit
         self._plan_faults = tuple(faults)
         self._notes: tuple[str, ...] = ()
 
@@ -231,29 +230,31 @@ class SearchedRecords(RecordStream):
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Search from the start and yield the records."""
-        records, faults, failed = 0, Faults(), Counter[str]()
+        records, faults, decode_errors = 0, Faults(), Counter[str]()
         faults.add(*self._plan_faults)
-        seen = MissingInRead(self._plan.partitions, self._plan.finder)
-        with collecting_unread() as unread, closing(self._matches()) as found:
-            for matches in found:
-                seen.add(matches.seen, matches.batches)
+        missing_in_read = MissingInRead(self._plan.partitions, self._plan.finder)
+        with collecting_unread() as unread, closing(self._matches()) as results:
+            for matches in results:
+                missing_in_read.add(matches.read_logs, matches.batches)
                 faults.add(*matches.errors)
-                faults.add_damage(matches.errors_left_out)
-                failed.update(matches.unmatched_errors)
-                failed.update(count_errors(matches.batches))
+                faults.add_damage(matches.unlisted_errors)
+                decode_errors.update(matches.unmatched_errors)
+                decode_errors.update(count_errors(matches.batches))
                 for batch in matches.batches:
                     records += len(batch)
                     yield batch
-            missing = seen.find(is_complete=self._limit is None or records < self._limit)
+            missing_offsets = missing_in_read.find(
+                is_complete=self._limit is None or records < self._limit
+            )
             self._notes = () if records else self._empty_range()
-        self._ended(records, faults, missing, unread_texts(unread), failed)
+        self._finish_read(records, faults, missing_offsets, unread_texts(unread), decode_errors)
 
     def _empty_range(self) -> tuple[str, ...]:
         """Return the time range of the logs if no record is in the requested time range."""
         times = self._plan.settings.record_filter
         if times is None or times.from_ms is None:
             return ()
-        span = time_span(self._listed.files, self._plan.settings)
+        span = time_span(self._partition_list.files, self._plan.settings)
         return (empty_range_text(times.from_ms, times.to_ms, span),)
 
     @property
@@ -269,7 +270,7 @@ class SearchedRecords(RecordStream):
     @property
     def next_command(self) -> str | None:
         """The command that verifies the directories, if records are corrupt or lost."""
-        directories = self._listed.data_directories
+        directories = self._partition_list.data_directories
         is_damaged = False in self._faults.retriable or self._missing.lost
         if not (is_damaged and directories):
             return None
@@ -278,19 +279,21 @@ class SearchedRecords(RecordStream):
     @property
     def skipped(self) -> Sequence[tuple[str, str]]:
         """Input entries that a broker would not load: paths with reasons."""
-        return skipped_texts(self._listed.skipped)
+        return skipped_texts(self._partition_list.skipped)
 
     @property
     def counts(self) -> Mapping[str, int]:
         """Numbers of records, partitions, skipped corrupt ranges, and skipped input entries."""
-        return {**super().counts, "skipped": len(self._listed.skipped)}
+        return {**super().counts, "skipped": len(self._partition_list.skipped)}
 
     @property
     def _partitions(self) -> int:
-        return len(self._listed.files)
+        return len(self._partition_list.files)
 
 
-_HINTS = {"unknown_id": " (kafka-index schemas lists the missing ids; a schemas.json maps ids)"}
+_HINTS = {
+    "unknown_id": " (run `kafka-index schemas` to list the missing IDs; a schemas.json maps IDs)"
+}
 
 
 def decode_section(errors: Mapping[str, int]) -> Section:
@@ -301,7 +304,7 @@ def decode_section(errors: Mapping[str, int]) -> Section:
 
 
 def decode_counts(errors: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of keys and values that did not decode, keyed by the names of counts."""
+    """Return the numbers of keys and values that did not decode, keyed by column of counts."""
     return {f"decode_{code}": count for code, count in errors.items()}
 
 

@@ -15,7 +15,6 @@ from os import PathLike
 import pyarrow as pa
 
 from kafka_index.core.cluster.listing import list_dumps, list_logs
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import CorruptLogError, InputError
 from kafka_index.core.format.config import LogConfig, topics_pattern
 from kafka_index.core.format.names import TopicPartition
@@ -23,6 +22,7 @@ from kafka_index.core.format.times import empty_range_text
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.job.result import MissingOffsets
 from kafka_index.core.log.choices import UpperBound
 from kafka_index.core.log.missing_offsets import ScannedLog
@@ -33,7 +33,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.query.bounds import BoundOptions, time_span
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit, plan_partition, read_partition
-from kafka_index.core.query.record_reader import Damages, RecordReader, warn_of_damage
+from kafka_index.core.query.record_reader import DamageHandler, RecordReader, log_skipped_corruption
 from kafka_index.core.query.settings import ReadSettings
 
 _log = logging.getLogger(__name__)
@@ -57,68 +57,70 @@ class ListedPartitions:
 def read_plan(
     plan: ReadPlan,
     *,
-    on_left_out: Callable[[CorruptLogError], None] | None = None,
+    on_skipped: Callable[[CorruptLogError], None] | None = None,
     on_missing: Callable[[MissingOffsets], None] | None = None,
     decode_errors: Counter[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield the record batches of all splits of a plan, in order.
 
-    `on_left_out` is called with each skipped corruption, in addition to a logged warning; lost
-    offsets count as corruption. `on_missing` is called with the missing offsets of each partition.
-    Keys and values that do not decode are counted in `decode_errors`, keyed by code.
+    `on_skipped` is called with each skipped corruption and each range of lost offsets, which are
+    also logged as warnings. `on_missing` is called with the missing offsets of each partition. Keys
+    and values that do not decode are counted in `decode_errors` by error code.
     """
 
-    def left_out(error: CorruptLogError) -> None:
-        warn_of_damage(error)
-        if on_left_out is not None:
-            on_left_out(error)
+    def report_skipped(error: CorruptLogError) -> None:
+        log_skipped_corruption(error)
+        if on_skipped is not None:
+            on_skipped(error)
 
-    unread = {read.partition: read for read in plan.partitions}
+    pending = {read_range.partition: read_range for read_range in plan.partitions}
     for partition, splits in groupby(plan.splits, attrgetter("topic_partition")):
-        seen: list[ScannedLog] = []
+        read_logs: list[ScannedLog] = []
         for split in splits:
-            reader = RecordReader(split, plan.settings, on_left_out=left_out)
+            reader = RecordReader(split, plan.settings, on_skipped=report_skipped)
             yield from reader
-            seen += reader.seen
+            read_logs += reader.read_logs
             if decode_errors is not None:
                 decode_errors.update(reader.decode_errors)
-        if partition in unread:
-            yield from _find_gaps(plan, unread.pop(partition), seen, left_out, on_missing)
-    for read in unread.values():
-        yield from _find_gaps(plan, read, (), left_out, on_missing)
+        if partition in pending:
+            yield from _read_gaps(
+                plan, pending.pop(partition), read_logs, report_skipped, on_missing
+            )
+    for read_range in pending.values():
+        yield from _read_gaps(plan, read_range, (), report_skipped, on_missing)
 
 
-def _find_gaps(
+def _read_gaps(
     plan: ReadPlan,
-    read: ReadPartition,
-    seen: Sequence[ScannedLog],
-    on_left_out: Callable[[CorruptLogError], None],
+    read_range: ReadPartition,
+    read_logs: Sequence[ScannedLog],
+    on_skipped: Callable[[CorruptLogError], None],
     on_missing: Callable[[MissingOffsets], None] | None,
 ) -> Iterator[pa.RecordBatch]:
     if plan.finder is None:
         return
-    missing = plan.finder.find(read, seen)
+    missing_offsets = plan.finder.find(read_range, read_logs)
     if on_missing is not None:
-        on_missing(missing)
-    yield from gap_rows(missing, plan.settings, on_left_out)
+        on_missing(missing_offsets)
+    yield from gap_rows(missing_offsets, plan.settings, on_skipped)
 
 
 def gap_rows(
-    missing: MissingOffsets,
+    missing_offsets: MissingOffsets,
     settings: ReadSettings,
-    on_left_out: Callable[[CorruptLogError], None] | None = None,
+    on_skipped: Callable[[CorruptLogError], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
     """Yield, raise or report lost offsets, depending on the settings for corruption.
 
     Other missing offsets are logged as warnings.
     """
-    for gap in missing.ranges:
+    for gap in missing_offsets.ranges:
         if not gap.is_lost:
             _log.warning("%s", gap)
             continue
         split = RecordSplit(gap.topic, gap.partition, gap.first_offset, gap.end_offset - 1, ())
-        damages = Damages(split, settings, on_left_out)
-        yield from damages.rows(gap.error(), settings.schema)
+        handler = DamageHandler(split, settings, on_skipped)
+        yield from handler.rows(gap.error(), settings.schema)
 
 
 def plan_read(
@@ -139,7 +141,7 @@ def plan_read(
     `max_split_bytes` is the approximate size of a split; by default each partition is a split.
     For the other parameters and errors, see `read_records`.
     """
-    listed = list_partitions(
+    listing = list_partitions(
         paths,
         topics=topics,
         partitions=partitions,
@@ -148,12 +150,12 @@ def plan_read(
         upper_bound=upper_bound,
     )
     return plan_partitions(
-        listed.files,
+        listing.files,
         bounds,
         settings,
         config=config,
         max_split_bytes=max_split_bytes,
-        finder=listed.gap_finder((settings or ReadSettings()).max_decompressed_bytes),
+        finder=listing.gap_finder((settings or ReadSettings()).max_decompressed_bytes),
     )
 
 
@@ -178,32 +180,33 @@ def plan_partitions(
     config = config or LogConfig()
     partitions = list(partitions)
     splits: list[RecordSplit] = []
-    read: list[ReadPartition] = []
+    read_ranges: list[ReadPartition] = []
     for files in partitions:
-        own = bounds.of(TopicPartition(files.topic, files.partition))
+        partition_bounds = bounds.for_partition(TopicPartition(files.topic, files.partition))
         with PartitionLog(
             files,
             config=config.for_topic(files.topic),
             max_decompressed_bytes=settings.max_decompressed_bytes,
         ) as log:
-            found = list(
+            partition_splits = list(
                 plan_partition(
                     log,
-                    own,
+                    partition_bounds,
                     settings,
                     max_split_bytes=max_split_bytes,
                     max_split_records=max_split_records,
                     within=within,
                 )
             )
-        splits += found
-        asked = read_partition(files, own, found)
-        read += [] if asked is None else [asked]
+        splits += partition_splits
+        partition_read = read_partition(files, partition_bounds, partition_splits)
+        read_ranges += [] if partition_read is None else [partition_read]
     if not splits and within is None and bounds.times != (None, None):
         _log.warning(
-            "nothing is read: %s", empty_range_text(*bounds.times, time_span(partitions, settings))
+            "no record is read: %s",
+            empty_range_text(*bounds.times, time_span(partitions, settings)),
         )
-    return ReadPlan(tuple(splits), settings, tuple(read), finder)
+    return ReadPlan(tuple(splits), settings, tuple(read_ranges), finder)
 
 
 def list_partitions(
@@ -223,10 +226,14 @@ def list_partitions(
     listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
     segments = listing.segments
     if partitions is not None:
-        segments = [one for one in segments if one.partition in partitions.get(one.topic, ())]
+        segments = [
+            segment
+            for segment in segments
+            if segment.partition in partitions.get(segment.topic, ())
+        ]
         if not segments:
             raise InputError(
-                "none of the partitions is in the input",
+                "the input contains none of the partitions",
                 path=", ".join(os.fspath(path) for path in inputs),
                 expected=", ".join(
                     TopicPartition(topic, number).directory_name
@@ -234,24 +241,29 @@ def list_partitions(
                     for number in numbers
                 ),
             )
-    return _with_checkpoints(listing, segments, root, upper_bound)
+    return _read_checkpoints(listing, segments, root, upper_bound)
 
 
 def list_replicas(
     inputs: Sequence[str], *, topics: re.Pattern[str] | None, tiered: TieredOptions | None
 ) -> list[ListedPartitions]:
-    """Return the partitions of each log directory; a partition may be in several of them.
+    """Return the partitions of each log directory, which may contain replicas of a partition.
 
-    Raises the errors of `list_dump`, except for partitions that are in several directories.
+    Raises the errors of `list_dump`, except for a partition in several directories.
     """
-    listings = [each for each in list_dumps(inputs, tiered, topics=topics) if each.segments]
+    listings = [
+        listing for listing in list_dumps(inputs, tiered, topics=topics) if listing.segments
+    ]
     if not listings:
-        # Listing them together: an error then reports all topics and paths.
+        # The error of the joint listing reports all topics and paths.
         list_logs(inputs, tiered, topics=topics)
-    return [_with_checkpoints(each, each.segments, None, UpperBound.LOG_END) for each in listings]
+    return [
+        _read_checkpoints(listing, listing.segments, None, UpperBound.LOG_END)
+        for listing in listings
+    ]
 
 
-def _with_checkpoints(
+def _read_checkpoints(
     listing: Listing, segments: Sequence[SegmentFile], root: str | None, upper_bound: UpperBound
 ) -> ListedPartitions:
     reader = CheckpointReader(upper_bound)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
-from kafka_index.core.query.choices import Isolation, OnDamage
+from kafka_index.core.log.choices import Isolation, OnDamage
 from kafka_index.core.records.batch_table import BatchColumns
 from kafka_index.core.records.record_decoder import RecordChunk, RecordParts
 from kafka_index.core.records.record_table import CORRUPT_RECORD, DEFAULT_COLUMNS, record_schema
@@ -28,11 +28,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Conditions that a record must all meet; small and picklable.
+    """Conditions on a record, combined with AND; small and picklable.
 
-    The record's own timestamp is from `from_ms` to `to_ms`, exclusive; the key equals `key`; a part
-    of it matches `key_regex`, in RE2 syntax; the value contains `value_contains`. A malformed
-    expression raises `InputError`.
+    Raises `InputError` for a malformed expression.
+
+    Attributes
+    ----------
+    from_ms, to_ms : int, optional
+        The range of the record's timestamp; `to_ms` is exclusive.
+    key : bytes, optional
+        The key.
+    key_regex : str, optional
+        A regular expression in RE2 syntax that matches a part of the key.
+    value_contains : bytes, optional
+        A part of the value.
     """
 
     from_ms: int | None = None
@@ -47,7 +56,8 @@ class RecordFilter:
                 pc.match_substring_regex(pa.array([b""]), pattern=self.key_regex)
             except pa.ArrowInvalid as error:
                 raise InputError(
-                    f"not a regular expression in RE2 syntax: {error}", found=self.key_regex
+                    f"the regular expression is not valid in RE2 syntax: {error}",
+                    found=self.key_regex,
                 ) from error
 
     @property
@@ -59,7 +69,7 @@ class RecordFilter:
             parts |= RecordParts.VALUES
         return parts
 
-    def batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
+    def match_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches can contain a matching record.
 
         The maximum timestamp in a header is the maximum of its records: the broker computes it when
@@ -67,48 +77,60 @@ class RecordFilter:
         """
         if self.from_ms is None:
             return np.ones(batches.rows, np.bool_)
-        found: NDArray[np.bool_] = batches.max_timestamp_ms >= self.from_ms
-        return found
+        can_match: NDArray[np.bool_] = batches.max_timestamp_ms >= self.from_ms
+        return can_match
 
-    def rows(self, chunk: RecordChunk) -> Longs:
-        kept = np.ones(len(chunk), np.bool_)
+    def match_rows(self, chunk: RecordChunk) -> Longs:
+        is_match = np.ones(len(chunk), np.bool_)
         if self.from_ms is not None:
-            kept &= chunk.timestamps_ms >= self.from_ms
+            is_match &= chunk.timestamps_ms >= self.from_ms
         if self.to_ms is not None:
-            kept &= chunk.timestamps_ms < self.to_ms
-        rows: Longs = np.flatnonzero(kept)
+            is_match &= chunk.timestamps_ms < self.to_ms
+        rows: Longs = np.flatnonzero(is_match)
         if len(rows) and (self.key is not None or self.key_regex is not None):
-            keys = _at(chunk.keys, rows)
+            keys = _take_rows(chunk.keys, rows)
             if self.key is not None:
-                rows, keys = _where(rows, keys, pc.equal(keys, pa.scalar(self.key, pa.binary())))
+                rows, keys = _filter_rows(
+                    rows, keys, pc.equal(keys, pa.scalar(self.key, pa.binary()))
+                )
             if self.key_regex is not None:
-                found = pc.match_substring_regex(keys, pattern=self.key_regex)
-                rows, _ = _where(rows, keys, found)
+                matches = pc.match_substring_regex(keys, pattern=self.key_regex)
+                rows, _ = _filter_rows(rows, keys, matches)
         if len(rows) and self.value_contains is not None:
-            values = _at(chunk.values, rows)
-            found = pc.match_substring(values, pattern=self.value_contains)
-            rows, _ = _where(rows, values, found)
+            values = _take_rows(chunk.values, rows)
+            matches = pc.match_substring(values, pattern=self.value_contains)
+            rows, _ = _filter_rows(rows, values, matches)
         return rows
 
 
-def _at(column: pa.Array, rows: Longs) -> pa.Array:
+def _take_rows(column: pa.Array, rows: Longs) -> pa.Array:
     return column if len(rows) == len(column) else column.take(pa.array(rows))
 
 
-def _where(rows: Longs, column: pa.Array, found: pa.Array) -> tuple[Longs, pa.Array]:
+def _filter_rows(rows: Longs, column: pa.Array, is_match: pa.Array) -> tuple[Longs, pa.Array]:
     """Return the rows for which a condition is true, not null."""
-    mask = found.fill_null(False)  # noqa: FBT003
-    return rows[np.asarray(mask)], column.filter(mask)
+    is_true = is_match.fill_null(False)  # noqa: FBT003
+    return rows[np.asarray(is_true)], column.filter(is_true)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
     """The settings of a read of records; small and picklable.
 
-    `columns` are names in `RECORD_SCHEMA`. `include_control` returns control records too.
-    `verify_crc` verifies checksums before batches are decoded. `max_decompressed_bytes` is the
-    memory limit for decompressed records of the process. With `typed`, these typed columns are
-    read. With `where`, only records that meet the condition are read.
+    Attributes
+    ----------
+    columns : tuple of str
+        Names in `RECORD_SCHEMA`.
+    include_control : bool
+        Whether control records are returned.
+    verify_crc : bool
+        Whether checksums are verified before batches are decoded.
+    max_decompressed_bytes : int
+        The memory limit for decompressed records of the process.
+    typed : TypedColumns, optional
+        The decoded columns.
+    where : RecordCondition, optional
+        Only records that satisfy the condition are returned.
     """
 
     columns: tuple[str, ...] = DEFAULT_COLUMNS
@@ -123,13 +145,15 @@ class ReadSettings:
 
     @property
     def record_columns(self) -> tuple[str, ...]:
-        """The columns of records that are read, before any is decoded."""
-        own = self.columns if self.typed is None else self.typed.needed
-        return own if self.where is None else tuple(dict.fromkeys((*own, *self.where.needed)))
+        """The columns of records that are read, from which typed columns are decoded."""
+        columns = self.columns if self.typed is None else self.typed.needed
+        return (
+            columns if self.where is None else tuple(dict.fromkeys((*columns, *self.where.needed)))
+        )
 
     @property
     def record_schema(self) -> pa.Schema:
-        """The schema of the rows before any column is decoded."""
+        """The schema of `record_columns`."""
         schema = record_schema(self.record_columns)
         if self.on_damage is OnDamage.PERMISSIVE:
             schema = schema.append(pa.field(CORRUPT_RECORD, pa.string()))
@@ -138,8 +162,8 @@ class ReadSettings:
     @property
     def schema(self) -> pa.Schema:
         """The schema of the rows."""
-        own = self.record_schema
+        schema = self.record_schema
         if self.typed is not None:
-            return self.typed.schema(own)
-        added = set(self.record_columns) - set(self.columns)
-        return pa.schema([one for one in own if one.name not in added])
+            return self.typed.schema(schema)
+        extra_columns = set(self.record_columns) - set(self.columns)
+        return pa.schema([field for field in schema if field.name not in extra_columns])

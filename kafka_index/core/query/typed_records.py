@@ -1,8 +1,8 @@
 """The types of decoded records, which are determined before the first row is read.
 
-With other naming strategies than TopicName, or with hand-made records, the subjects of a topic do
-not have the schemas of all its records. So the schema IDs of all records are read first, and the
-topic's type is joined from their schemas.
+With naming strategies other than TopicName, the subjects of a topic do not contain the schemas of
+all its records. Therefore, the schema IDs of all records are read first, and the topic's type is
+joined from their schemas.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import INTERNAL_TOPICS, TopicPartition
 from kafka_index.core.job.engine import ThreadEngine
+from kafka_index.core.log.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.log.filter.selection import CONDITION_COLUMNS, Condition, ConditionMatcher
-from kafka_index.core.query.choices import Decode, DecodeErrors, OnDamage
 from kafka_index.core.query.read_plan import ReadPlan, RecordSplit
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.settings import ReadSettings
@@ -87,31 +87,31 @@ _LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
 def decode_options(
     request: _Request, topics: Collection[str], inputs: Sequence[str]
 ) -> DecodeOptions | None:
-    """Return how the records of topics are decoded; None if they are not.
+    """Return how the records of topics are decoded, None if the request does not decode records.
 
-    The schemas are read, by default from the inputs. Raises `InputError` if there are none, or
-    if the libraries for typed values are not installed.
+    Schemas are read, by default from the inputs. Raises `InputError` if there are no schemas, or if
+    the libraries for typed values are not installed.
     """
     if request.decode is None:
         return None
     for name in _LIBRARIES:
         import_extra(name)
     parts = request.decode.parts
-    own = None if request.value_schema is None else read_topic_schema(request.value_schema)
-    needs_schemas = own is None or KEY in parts
+    value_schema = None if request.value_schema is None else read_topic_schema(request.value_schema)
+    needs_schemas = value_schema is None or KEY in parts
     budget = shared_budget(request.max_decompressed_bytes or DEFAULT_MAX_DECOMPRESSED_BYTES)
     schemas = Schemas(())
     if needs_schemas:
         schemas = open_schemas(request.schemas, inputs, budget)
-    main: dict[str, TopicSchema] = {}
-    own_topics = set(topics) - _PLAIN_TOPICS
-    if schemas.main is not None and not schemas.is_mapped and len(own_topics) == 1:
-        main = dict.fromkeys(own_topics, TopicSchema(schemas.main))
+    main_schemas: dict[str, TopicSchema] = {}
+    typed_topics = set(topics) - _PLAIN_TOPICS
+    if schemas.main is not None and not schemas.is_mapped and len(typed_topics) == 1:
+        main_schemas = dict.fromkeys(typed_topics, TopicSchema(schemas.main))
     return DecodeOptions(
         parts,
         schemas,
-        own,
-        main,
+        value_schema,
+        main_schemas,
         is_strict=request.decode_errors is DecodeErrors.FAIL,
         context=request.schema_context,
         max_bytes=budget.max_bytes,
@@ -120,30 +120,30 @@ def decode_options(
 
 @dataclass(slots=True)
 class PartCounts:
-    """The writers of the keys or values of a topic that were found so far; picklable."""
+    """The writers of the keys or values of a topic, by the records read so far; picklable."""
 
     writers: set[Writer] = field(default_factory=set)
     counts: KeyCounts = field(default_factory=KeyCounts)
-    #: What earlier runs have found.
-    earlier: set[Writer] = field(default_factory=set)
+    #: The writers that earlier runs have found.
+    earlier_writers: set[Writer] = field(default_factory=set)
 
-    def add(self, other: PartCounts) -> None:
+    def add(self, counts: PartCounts) -> None:
         """Add the writers of other records."""
-        self.writers |= other.writers
-        self.counts.add(other.counts)
+        self.writers |= counts.writers
+        self.counts.add(counts.counts)
 
     @property
     def all_writers(self) -> set[Writer]:
         """The writers that this run and earlier runs have found."""
-        return self.writers | self.earlier
+        return self.writers | self.earlier_writers
 
     def topic_writers(self, options: DecodeOptions) -> TopicWriters:
-        """Return the known writers, and whether all schema IDs in records are unknown."""
+        """Return the writers, and whether records contain plausible but unknown schema IDs."""
         keys = self.counts.keys
-        known = {key for key in keys if _schema_of(key, options) is not None}
-        if self.counts.are_numbers(len(known)):
-            return TopicWriters(frozenset(self.earlier))
-        has_unknown_ids = any(key.is_plausible for key in keys if key not in known)
+        known_keys = {key for key in keys if _find_schema(key, options) is not None}
+        if self.counts.are_numbers(len(known_keys)):
+            return TopicWriters(frozenset(self.earlier_writers))
+        has_unknown_ids = any(key.is_plausible for key in keys if key not in known_keys)
         return TopicWriters(frozenset(self.all_writers), has_unknown_ids)
 
 
@@ -152,10 +152,10 @@ TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
 class WriterFinder:
-    """Finds the writers of records, from their first bytes and headers."""
+    """Finds the writers of records from first bytes and headers."""
 
     def __init__(self, options: DecodeOptions) -> None:
-        self.found: TopicCounts = defaultdict(PartCounts)
+        self.counts: TopicCounts = defaultdict(PartCounts)
         self._options = options
         #: The parts whose records have schema IDs.
         self.parts = [
@@ -166,20 +166,20 @@ class WriterFinder:
         """Add records of a topic: their keys or values, and headers."""
         for part in self.parts:
             frames = find_frames(batch.column(part), batch.column("headers"), is_key=part == KEY)
-            own = self.found[topic, part]
-            own.counts.add_frames(frames)
+            part_counts = self.counts[topic, part]
+            part_counts.counts.add_frames(frames)
             unframed = self._options.unframed_schema(part, topic)
-            names_none = (frames.key_numbers < 0) & (frames.framing != Framing.NULL)
-            if unframed is not None and names_none.any():
-                own.writers.add(unframed[0])
+            has_no_id = (frames.key_numbers < 0) & (frames.framing != Framing.NULL)
+            if unframed is not None and has_no_id.any():
+                part_counts.writers.add(unframed[0])
             for key, rows in frames.groups():
-                own.writers.update(self._writers(topic, part, key, frames, rows))
+                part_counts.writers.update(self._writers(topic, part, key, frames, rows))
 
     def _writers(
         self, topic: str, part: str, key: SchemaKey, frames: Frames, rows: Longs
     ) -> Iterable[Writer]:
         """Return the writer schemas of rows with a schema ID."""
-        writer, schema = Writer(key), _schema_of(key, self._options)
+        writer, schema = Writer(key), _find_schema(key, self._options)
         if schema is None:
             # The schema of the topic is used instead.
             unframed = self._options.unframed_schema(part, topic)
@@ -203,14 +203,14 @@ def find_writers(
     limit: int | None = None,
     threads: int | None = None,
 ) -> TopicCounts:
-    """Return the schemas that the records of splits were written with.
+    """Return the writer schemas of the records of splits.
 
-    With a limit, only so many of the first records of each partition are read. Otherwise splits are
-    read on threads, by default one per core.
+    With a limit, only this number of records of each partition is read. Otherwise splits are read
+    on threads, by default one per core.
     """
     if limit is not None or len(splits) < 2:
         return _find_writers(splits, settings, options, limit)
-    found: TopicCounts = defaultdict(PartCounts)
+    totals: TopicCounts = defaultdict(PartCounts)
     inputs = sorted({name for split in splits for name in split.directories})
     with ThreadEngine(threads).start("schemas", inputs=inputs) as workers:
         for counts in workers.run(
@@ -219,50 +219,50 @@ def find_writers(
             sizes=[split.size_bytes for split in splits],
             description="find the schemas of {:,} splits of records",
         ):
-            for place, one in counts.items():
-                found[place].add(one)
-    return found
+            for topic_part, part_counts in counts.items():
+                totals[topic_part].add(part_counts)
+    return totals
 
 
 def _find_writers(
     splits: Sequence[RecordSplit], settings: ReadSettings, options: DecodeOptions, limit: int | None
 ) -> TopicCounts:
     finder = WriterFinder(options)
-    framed = replace(
+    first_bytes_settings = replace(
         settings,
         columns=(*finder.parts, "headers"),
         verify_crc=False,
         on_damage=OnDamage.DROP,
         typed=None,
     )
-    read: Counter[TopicPartition] = Counter()
+    rows_read: Counter[TopicPartition] = Counter()
     for split in splits if finder.parts else ():
         partition = split.topic_partition
-        if split.topic in _PLAIN_TOPICS or (limit is not None and read[partition] >= limit):
+        if split.topic in _PLAIN_TOPICS or (limit is not None and rows_read[partition] >= limit):
             continue
-        for batch in RecordReader(split, framed, on_left_out=_ignore):
-            wanted = len(batch) if limit is None else limit - read[partition]
-            finder.add(split.topic, batch.slice(0, wanted))
-            read[partition] += len(batch)
-            if limit is not None and read[partition] >= limit:
+        for batch in RecordReader(split, first_bytes_settings, on_skipped=_ignore_damage):
+            needed_rows = len(batch) if limit is None else limit - rows_read[partition]
+            finder.add(split.topic, batch.slice(0, needed_rows))
+            rows_read[partition] += len(batch)
+            if limit is not None and rows_read[partition] >= limit:
                 break
-    return finder.found
+    return finder.counts
 
 
-def _schema_of(key: SchemaKey, options: DecodeOptions) -> Schema | None:
+def _find_schema(key: SchemaKey, options: DecodeOptions) -> Schema | None:
     try:
         return options.schemas.find(key, options.context)
     except UnknownSchemaError:
         return None
 
 
-def _ignore(_: CorruptLogError) -> None:
-    """Damage is reported by the read itself."""
+def _ignore_damage(_: CorruptLogError) -> None:
+    """Do nothing, because the read of the records reports damage."""
 
 
 def typed_columns(
     topics: Sequence[str],
-    found: Mapping[tuple[str, str], PartCounts],
+    topic_counts: Mapping[tuple[str, str], PartCounts],
     options: DecodeOptions,
     names: Sequence[str],
     *,
@@ -270,40 +270,39 @@ def typed_columns(
 ) -> TypedColumns:
     """Return the typed columns of topics that are read as one table."""
     columns = {
-        part: _typed_column(part, topics, found, options)
+        part: _make_typed_column(part, topics, topic_counts, options)
         for part in options.parts
         if any(is_of_part(name, part) for name in names)
     }
     return TypedColumns(columns, names, is_strict=options.is_strict, keeps_raw=keeps_raw)
 
 
-def _typed_column(
+def _make_typed_column(
     part: str,
     topics: Sequence[str],
-    found: Mapping[tuple[str, str], PartCounts],
+    topic_counts: Mapping[tuple[str, str], PartCounts],
     options: DecodeOptions,
 ) -> TypedColumn:
-    written = {
+    writers_by_topic = {
         topic: TopicWriters()
-        if topic in _PLAIN_TOPICS or (topic, part) not in found
-        else found[topic, part].topic_writers(options)
+        if topic in _PLAIN_TOPICS or (topic, part) not in topic_counts
+        else topic_counts[topic, part].topic_writers(options)
         for topic in topics
     }
-    return TypedColumn(part, options, written)
+    return TypedColumn(part, options, writers_by_topic)
 
 
 def check_mapping(options: DecodeOptions, types: Mapping[str, TypedColumns]) -> None:
-    """Raise `InputError` if schemas have no IDs, and none belongs to a topic that is read."""
+    """Raise `InputError` if schemas have no IDs, and no schema belongs to a topic that is read."""
     if not types or options.schemas.is_mapped or any(typed.is_typed for typed in types.values()):
         return
     example = '{"topics": {"TOPIC": {"value": "FILE"}}}'
     raise InputError(
         "no schema has an ID or belongs to a topic that is read",
         path=options.schemas.origin,
-        expected="a file TOPIC-key or TOPIC-value, or a schemas.json that maps topics or ids",
+        expected="a schema file named TOPIC-key or TOPIC-value, or a schemas.json",
         found=f"the topics {first_of(list(types), 5)}",
-        hint="rename the schema file to TOPIC-key or TOPIC-value, or write a schemas.json: "
-        f"{example}",
+        hint=f"rename the schema file, or write a schemas.json: {example}",
     )
 
 
@@ -318,23 +317,25 @@ def with_types(
 ) -> ReadPlan:
     """Return the plan of a read with decoded columns; all topics are read as one table.
 
-    With a limit, at most so many records are read, the first of each partition.
+    With a limit, at most this number of records of each partition is read.
     """
-    topics = sorted({one.files.topic for one in plan.partitions} | _topics(plan.splits))
+    topics = sorted(
+        {partition.files.topic for partition in plan.partitions} | _topic_names(plan.splits)
+    )
     options = decode_options(request, topics, request.inputs)
     if options is None:
         return plan
-    found = find_writers(plan.splits, plan.settings, options, limit=limit, threads=threads)
-    typed = typed_columns(topics, found, options, names, keeps_raw=keeps_raw)
+    topic_counts = find_writers(plan.splits, plan.settings, options, limit=limit, threads=threads)
+    typed = typed_columns(topics, topic_counts, options, names, keeps_raw=keeps_raw)
     check_mapping(options, {", ".join(topics): typed})
     return replace(plan, settings=replace(plan.settings, typed=typed))
 
 
 @dataclass(frozen=True, slots=True)
 class RecordCondition:
-    """A condition over records, with decoded columns; small, and picklable.
+    """A condition over records, with decoded columns; small and picklable.
 
-    For the condition, only the members in it are decoded. Records that meet it are decoded
+    Only members in the condition are decoded for its evaluation. Matching records are decoded
     completely.
 
     Attributes
@@ -356,7 +357,7 @@ class RecordCondition:
         return ConditionMatcher(self.condition)
 
     def check(self) -> None:
-        """Raise `InputError` if the types of the columns do not fit the condition."""
+        """Raise `InputError` if the types of the columns do not match the condition."""
         row: dict[str, object] = dict.fromkeys(self.needed)
         row |= {"topic": "", "partition": 0, "offset": 0}
         rows = pa.RecordBatch.from_pylist([row], schema=record_schema(self.needed))
@@ -366,45 +367,48 @@ class RecordCondition:
     def filter(
         self, batch: pa.RecordBatch, matcher: ConditionMatcher, unmatched: UnmatchedErrors
     ) -> pa.RecordBatch:
-        """Return the records that meet the condition; add the errors of others."""
+        """Return the records that satisfy the condition; add the errors of other records."""
         matches = []
-        for part in [batch] if self.typed is None else self.typed.decode(batch):
-            matches.append(matcher.match(part))
+        for decoded in [batch] if self.typed is None else self.typed.decode(batch):
+            matches.append(matcher.match(decoded))
             for name in () if self.typed is None else self.typed.error_names:
-                codes = part.column(name)
+                codes = decoded.column(name)
                 if codes.null_count < len(codes):
                     rows = np.flatnonzero(~matches[-1] & np.asarray(codes.is_valid()))
-                    offsets = part.column("offset").take(rows).to_pylist()
+                    offsets = decoded.column("offset").take(rows).to_pylist()
                     unmatched.add(offsets, codes.take(rows).to_pylist())
-        found = np.concatenate(matches)
-        return batch if found.all() else batch.filter(pa.array(found))
+        is_match = np.concatenate(matches)
+        return batch if is_match.all() else batch.filter(pa.array(is_match))
 
 
-def with_condition(plan: ReadPlan, decode: Decode | None, text: str) -> ReadPlan:
-    """Return the plan of a read of the records that meet a condition.
+def with_condition(plan: ReadPlan, decode: Decode | None, expression: str) -> ReadPlan:
+    """Return the plan of a read of the records that satisfy a condition.
 
-    Types come from `with_types`. Raises `InputError` if it is none, or does not fit the types.
+    Types come from `with_types`. Raises `InputError` if the text is not a condition, or does not
+    match the types.
     """
     typed = plan.settings.typed
     columns = [] if decode is None else list(decode.parts)
     columns += [name for part in columns for name in side_names(part)]
-    found = Condition.of_decoded(text, columns)
+    condition = Condition.of_decoded(expression, columns)
     # Keys and values that are not compared keep their bytes.
-    compared = None
-    if typed is not None and found.members:
-        parts = [part for part in (KEY, VALUE) if any(is_of_part(m, part) for m in found.members)]
-        names = (*found.members, *(side_names(part)[2] for part in parts), *CONDITION_COLUMNS)
-        compared = typed.select(tuple(dict.fromkeys(names)))
-    where = RecordCondition(found, compared)
-    where.check()
-    return replace(plan, settings=replace(plan.settings, where=where))
+    condition_types = None
+    if typed is not None and condition.members:
+        parts = [
+            part for part in (KEY, VALUE) if any(is_of_part(m, part) for m in condition.members)
+        ]
+        names = (*condition.members, *(side_names(part)[2] for part in parts), *CONDITION_COLUMNS)
+        condition_types = typed.select(tuple(dict.fromkeys(names)))
+    record_condition = RecordCondition(condition, condition_types)
+    record_condition.check()
+    return replace(plan, settings=replace(plan.settings, where=record_condition))
 
 
 @dataclass(frozen=True, slots=True)
 class TopicConditions:
     """A condition over the records of many topics, each with its own types; picklable.
 
-    A record of a topic that lacks a member does not meet the condition.
+    If a topic lacks a member, its records do not satisfy the condition.
 
     Attributes
     ----------
@@ -435,48 +439,50 @@ class TopicMatcher:
         self._matcher = ConditionMatcher(conditions.condition)
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which records satisfy the condition; raises what decoding raises."""
+        """Return which records satisfy the condition; raises the errors of decoding."""
         typed = self._types.get(rows.column("topic")[0].as_py()) if len(rows) else None
         if typed is None:
             return np.zeros(len(rows), np.bool_)
-        return np.concatenate([self._matcher.match(part) for part in typed.decode(rows)])
+        return np.concatenate([self._matcher.match(decoded) for decoded in typed.decode(rows)])
 
 
 def topic_conditions(
-    text: str,
+    expression: str,
     splits: Sequence[RecordSplit],
     settings: ReadSettings,
     request: _InputRequest,
     *,
     threads: int | None = None,
 ) -> TopicConditions:
-    """Return a condition over the records of splits, of all their topics.
+    """Return a condition over the records of splits of several topics.
 
-    Raises `InputError` if no topic has the members, or their types do not fit.
+    Raises `InputError` if no topic has the members, or their types do not match.
     """
-    options = decode_options(request, _topics(splits), request.inputs)
+    options = decode_options(request, _topic_names(splits), request.inputs)
     assert options is not None  # noqa: S101, because mypy needs it
     columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
-    condition = Condition.of_decoded(text, columns)
+    condition = Condition.of_decoded(expression, columns)
     names = (*condition.members, *CONDITION_COLUMNS)
-    found = find_writers(splits, settings, options, threads=threads)
+    topic_counts = find_writers(splits, settings, options, threads=threads)
     types: dict[str, TypedColumns] = {}
     identity = []
-    for topic in sorted(_topics(splits)):
-        own = {part: _typed_column(part, [topic], found, options) for part in options.parts}
-        if all(column.has_members(names) for column in own.values()):
-            types[topic] = TypedColumns(own, names, is_strict=options.is_strict)
+    for topic in sorted(_topic_names(splits)):
+        columns_by_part = {
+            part: _make_typed_column(part, [topic], topic_counts, options) for part in options.parts
+        }
+        if all(column.has_members(names) for column in columns_by_part.values()):
+            types[topic] = TypedColumns(columns_by_part, names, is_strict=options.is_strict)
             RecordCondition(condition, types[topic]).check()
-            identity.append((topic, *(column.identity for column in own.values())))
+            identity.append((topic, *(column.identity for column in columns_by_part.values())))
     if not types:
         check_mapping(options, {})
         raise InputError(
             "no topic has the members of the condition",
             found=", ".join(condition.members),
-            hint="see the columns with kafka-index export --decode",
+            hint="run `kafka-index export --decode` to write the columns",
         )
     return TopicConditions(condition, types, repr((identity, options.is_strict)))
 
 
-def _topics(splits: Iterable[RecordSplit]) -> set[str]:
+def _topic_names(splits: Iterable[RecordSplit]) -> set[str]:
     return {split.topic for split in splits}

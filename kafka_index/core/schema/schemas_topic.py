@@ -304,7 +304,7 @@ def read_dump_schemas(
     segments = list_dump(paths, topics=re.compile(re.escape(topic))).segments
     schemas_topic = SchemasTopic()
     for directory, group in groupby(segments, key=lambda segment: segment.partition_directory):
-        log = TopicLog(list(group), budget, reads_on=True)
+        log = TopicLog(list(group), budget, reads_past_corruption=True)
         for record in log.records():
             schemas_topic.add(record, directory)
         raise_retriable(log.faults)

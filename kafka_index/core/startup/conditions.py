@@ -146,9 +146,9 @@ class StartConditions:
         return policy
 
     def has_topic(self, topic: str) -> bool:
-        return self.cluster is not None and self.cluster.topic_named(topic) is not None
+        return self.cluster is not None and self.cluster.find_topic(topic) is not None
 
-    def why_stray(
+    def stray_reason(
         self, partition: TopicPartition, topic_id: str | None, node_id: int | None
     ) -> str | None:
         """Return why a broker treats the partition as stray, None if not stray or unknown."""
@@ -158,11 +158,13 @@ class StartConditions:
             )
         if self.cluster is None:
             return None
-        return self.cluster.why_stray(partition.partition, topic_id, node_id)
+        return self.cluster.stray_reason(partition.partition, topic_id, node_id)
 
     def unreachable_reason(self, topic: str, topic_id: str | None) -> str | None:
         """Return why a loaded partition does not belong to the topic with its name."""
-        name = None if self.cluster is None else self.cluster.other_name(topic_id or "", topic)
+        name = (
+            None if self.cluster is None else self.cluster.conflicting_name(topic_id or "", topic)
+        )
         if name is None:
             return None
         return (

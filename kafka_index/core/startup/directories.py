@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from kafka_index.core.cluster.listing import settings_of
+from kafka_index.core.cluster.listing import add_cluster_settings
 from kafka_index.core.cluster.metadata.cluster_image import ClusterImage
 from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.topic_states import Transaction
@@ -182,7 +182,7 @@ class _Startup:
             self._node_id = next((node_id for node_id in node_ids if node_id is not None), None)
         cluster = self._conditions.cluster
         if cluster is not None:
-            self._config = settings_of(cluster, self._config, self._node_id)
+            self._config = add_cluster_settings(cluster, self._config, self._node_id)
         # A broker verifies that all directories belong together before it loads any.
         if not self._refusals:
             for path in self._paths:
@@ -460,7 +460,7 @@ class _Startup:
         """Return the prediction for a loaded partition, including later deletions."""
         conditions, node_id = self._conditions, self._node_id
         partition = TopicPartition(predicted.topic, predicted.partition)
-        stray_reason = conditions.why_stray(partition, topic_id, node_id)
+        stray_reason = conditions.stray_reason(partition, topic_id, node_id)
         if stray_reason is not None and loading.is_offline:
             raise StartRefusedError(
                 "the partition is stray, and the data directory is already offline: a broker exits "
@@ -656,7 +656,7 @@ class OpenTransactions:
         return replace(prediction, unknown="; ".join(filter(None, (prediction.unknown, effect))))
 
     def _is_sole_replica(self, prediction: PartitionPrediction) -> bool:
-        topic = None if self.cluster is None else self.cluster.topic_named(prediction.topic)
+        topic = None if self.cluster is None else self.cluster.find_topic(prediction.topic)
         partition = None if topic is None else topic.partitions.get(prediction.partition)
         return partition is not None and partition.replicas == (self.node_id,)
 
@@ -695,7 +695,7 @@ class OpenTransactions:
         """Whether this broker hosts all partitions of ``__transaction_state``."""
         if self.cluster is None or not self._read_transactions[1]:
             return False
-        topic = self.cluster.topic_named(TRANSACTION_STATE_TOPIC)
+        topic = self.cluster.find_topic(TRANSACTION_STATE_TOPIC)
         partition_numbers: Iterable[int] = () if topic is None else topic.partitions
         return all(
             TopicPartition(TRANSACTION_STATE_TOPIC, partition_number)

@@ -307,7 +307,7 @@ def read_started_cluster(
         raise InputError("the directory has no metadata log", path=path)
     if metadata.faults.first:
         return None, f"the metadata log cannot be read: {metadata.faults.first[0]}"
-    for truncation in metadata.cuts:
+    for truncation in metadata.truncations:
         if (truncation.path or "").endswith(_SNAPSHOT_SUFFIXES[0]):
             if not _is_torn_footer(truncation):
                 return None, f"the snapshot of the metadata log is incomplete: {truncation}"
@@ -444,8 +444,8 @@ def bootstrap_error(path: str) -> str | None:
         if isinstance(fault, TooLargeError) or not isinstance(fault, CorruptLogError):
             raise fault
         return f"the records at byte {fault.position_bytes} cannot be read: {fault.message}"
-    if log.cut is not None and log.cut.message not in (TORN_HEADER, TORN_BATCH):
-        raise log.cut
+    if log.truncation is not None and log.truncation.message not in (TORN_HEADER, TORN_BATCH):
+        raise log.truncation
     return None if has_level else _NO_FEATURE_LEVEL
 
 

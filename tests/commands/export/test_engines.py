@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import kafka_index
-from kafka_index.core.cluster.remote.options import TieredOptions
+from kafka_index.core.fs.uris import TieredOptions
 from tests.support.command_line import DUMP, run_here
 from tests.support.record_tables import rows_of
 from tests.support.tiered import ENCRYPTED, setting

@@ -255,7 +255,7 @@ def test_starting_offset_outside_the_log_is_rejected(
         ("t,\u0660,1\n", "not a file of offsets"),
         (f"t,0,{'9' * 5000}\n", "not a file of offsets"),
         ('{"t": {"0_0": 2}}', "not a file of offsets"),
-        ("", "no offsets"),
+        ("", "contains no offsets"),
     ],
 )
 def test_offsets_file_without_exactly_one_line_per_partition_is_rejected(

@@ -13,8 +13,8 @@ import pytest
 
 import kafka_index
 from kafka_index.core.job.engine import ThreadEngine
+from kafka_index.core.log.choices import OnDamage
 from kafka_index.core.query import missing_records
-from kafka_index.core.query.choices import OnDamage
 from kafka_index.core.query.matches import SplitMatches, find_matches, match_split
 from kafka_index.core.query.read_plan import RecordSplit
 from kafka_index.core.query.records import plan_read
@@ -145,7 +145,8 @@ def test_many_matches_are_returned_in_chunks(
     )
     plan = plan_read(tmp_path, settings=settings, max_split_bytes=16 << 20)
     assert (
-        match_split(plan.splits[0], "test", settings=settings, max_bytes=1 << 20).rest is not None
+        match_split(plan.splits[0], "test", settings=settings, max_bytes=1 << 20).remainder
+        is not None
     )
     with ThreadEngine(2).start("find") as workers:
         listing = list(find_matches(workers, plan.splits, settings, limit=None))
@@ -167,7 +168,7 @@ def matches_of(split: RecordSplit, max_bytes: int) -> Iterator[SplitMatches]:
     while rest is not None:
         matches = match_split(rest, "test", settings=OF_K, max_bytes=max_bytes)
         yield matches
-        rest = matches.rest
+        rest = matches.remainder
 
 
 def offsets_of(matches: Iterable[SplitMatches]) -> list[int]:
@@ -195,8 +196,8 @@ def test_split_is_resumed_after_its_last_match(tmp_path: Path) -> None:
     listing = list(matches_of(split, 1 << 20))
     assert offsets_of(listing) == list(range(200))
     assert split.size_bytes > 8_000_000
-    assert listing[-2].rest is not None
-    assert listing[-2].rest.size_bytes < 3 << 20
+    assert listing[-2].remainder is not None
+    assert listing[-2].remainder.size_bytes < 3 << 20
 
 
 def test_record_larger_than_a_chunk_is_found(tmp_path: Path) -> None:
@@ -205,8 +206,8 @@ def test_record_larger_than_a_chunk_is_found(tmp_path: Path) -> None:
     (split,) = plan_read(tmp_path, settings=OF_K).splits
     matches = next(matches_of(split, 1000))
     assert [len(rows) for rows in matches.batches] == [1]
-    assert matches.rest is not None
-    assert matches.rest.first_offset == 1
+    assert matches.remainder is not None
+    assert matches.remainder.first_offset == 1
 
 
 def test_find_skips_and_reports_damage(tmp_path: Path) -> None:
@@ -322,7 +323,7 @@ def test_find_prints_decoded_records_of_internal_topics() -> None:
     [
         ((), "no condition"),
         (("--key", "a", "--key-regex", "b"), "exclude each other"),
-        (("--key-regex", "("), "not a regular expression"),
+        (("--key-regex", "("), "not valid in RE2 syntax"),
         (("--key", "hex:0"), "malformed bytes"),
         (("--key", "base64:?"), "malformed bytes"),
         (("--key", "k", "--from", "soon"), "neither milliseconds nor a time"),

@@ -91,7 +91,7 @@ def test_undecodable_rows_are_counted_once_in_a_resumed_search(
         matches = match_split(rest, "", settings=settings, max_bytes=max_bytes)
         counts.update(matches.unmatched_errors)
         rows += sum(map(len, matches.batches))
-        rest = matches.rest
+        rest = matches.remainder
     assert (rows, counts) == (200, {"truncated": 100})
 
 

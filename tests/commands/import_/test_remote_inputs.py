@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import kafka_index
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.checkpoints import parse_offset_checkpoint
+from kafka_index.core.fs.uris import TieredOptions
 from tests.servers.s3 import S3Server
 from tests.support.command_line import copy_partitions, run_here
 from tests.support.record_tables import rows_of

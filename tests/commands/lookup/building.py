@@ -16,12 +16,10 @@ from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import QueryFormat, open_queries, read_split
 from kafka_index.commands.lookup.result import LookupTotals
 from kafka_index.core.job.engine import ThreadEngine
-from kafka_index.core.log.choices import Resolve
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.lookups import Lookups, LookupSettings, QueryBatch
 from tests.support.segments import batch
 
 DUMP = Path(__file__).parents[3] / "examples" / "dump"
@@ -84,7 +82,7 @@ def query_keys(path: Path, by: By = By.OFFSET) -> list[tuple[str | None, int | N
     return [
         query
         for split in open_queries(str(path), by).splits
-        for batch in (QueryBatch.of(rows, by) for rows in read_split(split))
+        for batch in (QueryBatch.from_table(rows, by) for rows in read_split(split))
         for query in zip(
             batch.topics.to_pylist(),
             batch.partitions.to_pylist(),

@@ -13,8 +13,8 @@ import pytest
 from kafka_index.commands.lookup import queries
 from kafka_index.commands.lookup.queries import QueryFormat
 from kafka_index.core.errors import InputError
+from kafka_index.core.log.choices import By
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
 from tests.commands.lookup.building import (
     ODD_TEXT,
     C,
@@ -120,7 +120,7 @@ def test_csv_columns_except_partition_and_key_are_strings(dump: Path, tmp_path: 
 
 
 def test_duplicate_csv_column_name_is_rejected(dump: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r"columns of different names, .* more than one note"):
+    with pytest.raises(InputError, match=r"unique column names, .* more than one column note"):
         convert(tmp_path, dump, "topic,partition,offset,note,note\norders,0,5,,\n", C)
 
 
@@ -169,7 +169,7 @@ def test_json_member_missing_in_the_first_line_is_reported_with_its_query(
     monkeypatch.setattr(queries, "_MIN_TEXT_ROWS", 10)
     path = write_queries(tmp_path / "q.json", [query("orders", 0, 5)] * 1_500)
     path.write_text("\n" + path.read_text() + '{"topic":"orders","partition":0,"offset":5,"x":1}\n')
-    with pytest.raises(InputError, match=r"q\.json: query 1501: the member 'x' is in none"):
+    with pytest.raises(InputError, match=r"q\.json: query 1501 has the member 'x'"):
         run(path, tmp_path / "out.parquet", dump)
     assert [file.name for file in tmp_path.iterdir()] == ["q.json"]
     run(path, tmp_path / "same", dump)

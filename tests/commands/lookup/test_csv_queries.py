@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from kafka_index.commands.lookup import queries
 from kafka_index.commands.lookup.queries import open_queries, read_split
 from kafka_index.core.errors import InputError
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from tests.commands.lookup.building import put, query_keys
 
 HEADER = "topic,partition,offset,note\n"
@@ -130,7 +130,7 @@ def test_compressed_csv_is_read(tmp_path: Path) -> None:
 def test_truncated_compressed_csv_is_rejected(tmp_path: Path) -> None:
     data = gzip.compress((HEADER + "t,0,1,\n" * 100_000).encode())
     path = put(tmp_path / "q.csv.gz", data[: len(data) // 2])
-    with pytest.raises(InputError, match="cannot read the queries"):
+    with pytest.raises(InputError, match="the queries cannot be read"):
         query_keys(path)
 
 
@@ -183,7 +183,7 @@ def test_malformed_csv_file_is_rejected(tmp_path: Path, text: str | bytes, messa
 def test_query_files_with_different_columns_are_rejected(tmp_path: Path) -> None:
     put(tmp_path / "a.csv", HEADER)
     put(tmp_path / "b.csv", "topic,partition,offset\n")
-    with pytest.raises(InputError, match=r"not the columns of .*a.csv: no note"):
+    with pytest.raises(InputError, match=r"the columns differ from .*a.csv: note is missing"):
         query_keys(tmp_path)
 
 

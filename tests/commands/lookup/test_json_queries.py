@@ -9,7 +9,7 @@ import pytest
 
 from kafka_index.commands.lookup import queries
 from kafka_index.core.errors import InputError
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from tests.commands.lookup.building import put, query_keys
 
 GOOD = '{"topic":"t","partition":0,"offset":5}'

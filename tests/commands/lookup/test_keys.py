@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.times import parse_iso_time
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.keys import Keys, ceil_divide
+from kafka_index.core.log.choices import By
+from kafka_index.core.query.lookups import Keys, ceil_divide
 
 EPOCH = datetime(1970, 1, 1)  # noqa: DTZ001, as texts are
 MAY = 1_714_521_600_000  # 2024-05-01T00:00:00Z
@@ -22,31 +22,31 @@ INT64 = st.integers(-(2**63), 2**63 - 1)
 
 
 def times(values: list[Any], kind: pa.DataType) -> list[int | None]:
-    keys = Keys.of(pa.array(values, kind), By.TIMESTAMP)
-    valid = [True] * len(keys) if keys.valid is None else keys.valid.tolist()
+    keys = Keys.from_column(pa.array(values, kind), By.TIMESTAMP)
+    valid = [True] * len(keys) if keys.is_valid is None else keys.is_valid.tolist()
     return [int(v) if ok else None for v, ok in zip(keys.values, valid, strict=True)]
 
 
 @pytest.mark.parametrize("kind", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8()])
 def test_integer_keys_of_any_width_are_accepted(kind: pa.DataType) -> None:
-    keys = Keys.of(pa.array([1, None, 127], kind), By.OFFSET)
+    keys = Keys.from_column(pa.array([1, None, 127], kind), By.OFFSET)
     assert keys.values[[0, 2]].tolist() == [1, 127]
-    assert keys.valid is not None
-    assert keys.valid.tolist() == [True, False, True]
+    assert keys.is_valid is not None
+    assert keys.is_valid.tolist() == [True, False, True]
     assert keys.specials
 
 
 def test_unsigned_keys_above_int64_are_invalid() -> None:
-    keys = Keys.of(pa.array([2**63 - 1, 2**63, None], pa.uint64()), By.OFFSET)
-    assert keys.valid is not None
-    assert keys.valid.tolist() == [True, False, False]
+    keys = Keys.from_column(pa.array([2**63 - 1, 2**63, None], pa.uint64()), By.OFFSET)
+    assert keys.is_valid is not None
+    assert keys.is_valid.tolist() == [True, False, False]
     assert keys.values[0] == 2**63 - 1
 
 
 def test_chunked_and_dictionary_encoded_key_columns_are_accepted() -> None:
     column = pa.chunked_array([[5, 6], [5]]).dictionary_encode()
-    assert Keys.of(column, By.OFFSET).values.tolist() == [5, 6, 5]
-    assert len(Keys.of(pa.chunked_array([], pa.int64()), By.OFFSET)) == 0
+    assert Keys.from_column(column, By.OFFSET).values.tolist() == [5, 6, 5]
+    assert len(Keys.from_column(pa.chunked_array([], pa.int64()), By.OFFSET)) == 0
 
 
 @pytest.mark.parametrize(
@@ -83,13 +83,13 @@ def test_date_keys_are_midnight_utc(kind: pa.DataType) -> None:
 
 
 def test_only_integer_keys_can_be_special_timestamps() -> None:
-    assert Keys.of(pa.array([-1]), By.TIMESTAMP).specials
-    assert not Keys.of(pa.array([-1], pa.timestamp("ms")), By.TIMESTAMP).specials
+    assert Keys.from_column(pa.array([-1]), By.TIMESTAMP).specials
+    assert not Keys.from_column(pa.array([-1], pa.timestamp("ms")), By.TIMESTAMP).specials
 
 
 def test_timestamp_column_is_rejected_as_offsets() -> None:
-    with pytest.raises(InputError, match="offsets must be integers"):
-        Keys.of(pa.array([1], pa.timestamp("ms")), By.OFFSET)
+    with pytest.raises(InputError, match="the offsets are not integers"):
+        Keys.from_column(pa.array([1], pa.timestamp("ms")), By.OFFSET)
 
 
 @given(st.lists(INT64), st.sampled_from([1, 1000, 1_000_000]))
@@ -101,9 +101,9 @@ def test_rounding_up_timestamp_keys_does_not_overflow(values: list[int], by: int
 
 
 def text_keys(cells: list[str | None], by: By) -> list[int | None]:
-    result = Keys.of(pa.array(cells, pa.string()), by)
+    result = Keys.from_column(pa.array(cells, pa.string()), by)
     assert result.specials
-    valid = [True] * len(cells) if result.valid is None else result.valid.tolist()
+    valid = [True] * len(cells) if result.is_valid is None else result.is_valid.tolist()
     return [int(v) if ok else None for v, ok in zip(result.values, valid, strict=True)]
 
 

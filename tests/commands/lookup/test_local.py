@@ -14,9 +14,8 @@ import pytest
 
 from kafka_index.commands.lookup import queries
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.choices import Resolve, Status
+from kafka_index.core.log.choices import By, Resolve, Status
 from kafka_index.core.log.read.answers import ANSWER_SCHEMA
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from tests.commands.lookup.building import (
     DUMP,

@@ -14,17 +14,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import kafka_index.core.query.lookups as lookups_module
-from kafka_index.core.log.choices import Resolve, Status, UpperBound
+from kafka_index.core.log.choices import By, Resolve, Status, UpperBound
 from kafka_index.core.log.read.answers import UNREADABLE, Answers, SpecialTimestamp
 from kafka_index.core.log.read.partition_log import PartitionLog
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import Keys, QueryBatch
 from kafka_index.core.query.lookups import (
     DividedLookups,
+    Keys,
     Lookups,
     LookupSettings,
     PackedLookups,
+    QueryBatch,
     SharedLookups,
 )
 from tests.commands.lookup.building import PARTITIONS, lookups_of, make_dump
@@ -65,13 +65,13 @@ def ask(
     specials: bool = True,
 ) -> list[Row]:
     topics, partitions, keys = zip(*queries, strict=True) if queries else ((), (), ())
-    numbers = Keys.of(pa.array(keys, pa.int64()), by)
+    numbers = Keys.from_column(pa.array(keys, pa.int64()), by)
     with lookups_of(dump, resolve, by) as lookups:
         answers = lookups.answer(
             QueryBatch(
                 pa.array(topics, pa.string()),
                 pa.array(partitions, pa.int64()),
-                Keys(numbers.values, numbers.valid, specials),
+                Keys(numbers.values, numbers.is_valid, specials),
             )
         )
     return rows_of(answers)
@@ -133,7 +133,7 @@ def test_answers_do_not_depend_on_the_number_of_open_partitions(
         for topic, partition in (("orders", 0), ("pay.v1-x", 7), ("orders", 1))
     ]
     before = ask(dump, By.OFFSET, queries)
-    monkeypatch.setattr(lookups_module, "_MAX_KEPT_SEGMENTS", 1)
+    monkeypatch.setattr(lookups_module, "_MAX_CACHED_SEGMENTS", 1)
     assert ask(dump, By.OFFSET, queries) == before
 
 

@@ -16,7 +16,7 @@ from kafka_index.commands.lookup.lookup_job import answer_split
 from kafka_index.commands.lookup.output import AnswerTarget
 from kafka_index.commands.lookup.queries import Queries, open_queries
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from tests.commands.lookup.building import (
     lookups_of,
     make_dump,
@@ -83,7 +83,7 @@ def test_output_with_missing_answers_is_not_published(
     queries = open_queries(str(tmp_path / "queries"), By.OFFSET)
     with (
         answered(queries, dump, work / "out") as target,
-        pytest.raises(PublishError, match="not every query has one answer"),
+        pytest.raises(PublishError, match="the number of answers differs"),
     ):
         target.publish(rows)
     assert names(work) == []
@@ -168,8 +168,8 @@ def test_output_file_does_not_replace_a_folder_or_vice_versa(work: Path, queries
     (work / "out").write_bytes(OLD)
     (work / "out.csv").mkdir()
     for name, message in (
-        ("out", "a folder does not replace a file"),
-        ("out.csv", "a folder with other"),
+        ("out", "replace a file with a folder"),
+        ("out.csv", "replace a folder with a file"),
     ):
         with pytest.raises(InputError, match=message):
             AnswerTarget(str(work / name), queries, overwrite=True)
@@ -249,7 +249,7 @@ from kafka_index.commands.lookup.queries import open_queries
 from kafka_index.core.job.engine import ThreadEngine
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.output import output
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By
 from kafka_index.core.query.inventory import collect_inventory
 from kafka_index.core.query.lookups import LookupSettings
 

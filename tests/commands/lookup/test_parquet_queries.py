@@ -13,8 +13,8 @@ import pytest
 
 from kafka_index.commands.lookup.queries import open_queries, read_split
 from kafka_index.core.errors import InputError
-from kafka_index.core.query.choices import By
-from kafka_index.core.query.keys import QueryBatch
+from kafka_index.core.log.choices import By
+from kafka_index.core.query.lookups import QueryBatch
 
 SCHEMA = pa.schema([("topic", pa.string()), ("partition", pa.int32()), ("offset", pa.int64())])
 
@@ -32,7 +32,7 @@ def read(path: Path, by: By = By.OFFSET) -> list[pa.RecordBatch]:
 
 
 def batches(path: Path, by: By = By.OFFSET) -> list[QueryBatch]:
-    return [QueryBatch.of(rows, by) for rows in read(path, by)]
+    return [QueryBatch.from_table(rows, by) for rows in read(path, by)]
 
 
 def offsets(path: Path) -> list[int]:
@@ -94,9 +94,9 @@ def test_any_string_and_integer_types_are_accepted(
     assert rows.schema.types[1:] == asked.schema.types[1:]
     assert batch.topics.to_pylist() == ["a", None]
     assert batch.partitions.to_pylist() == [1, None]
-    assert batch.keys.valid is not None
+    assert batch.keys.is_valid is not None
     assert batch.keys.values[0] == 2
-    assert batch.keys.valid.tolist() == [True, False]
+    assert batch.keys.is_valid.tolist() == [True, False]
 
 
 def test_missing_columns_are_reported_with_the_existing_ones(tmp_path: Path) -> None:
@@ -141,15 +141,15 @@ def test_duplicate_parquet_column_is_rejected(tmp_path: Path) -> None:
 def test_every_parquet_query_file_is_checked(tmp_path: Path) -> None:
     pq.write_table(table(1), tmp_path / "a.parquet")
     pq.write_table(table(1).drop_columns(["offset"]), tmp_path / "b.parquet")
-    refused(tmp_path, r"b\.parquet: no column offset")
+    refused(tmp_path, r"b\.parquet: the queries have no column offset")
 
 
 @pytest.mark.parametrize(
     ("columns", "difference"),
     [
-        ({}, "no note"),
+        ({}, "note is missing"),
         ({"note": pa.array([1])}, "note is int64, not string"),
-        ({"note": pa.array(["x"]), "more": pa.array([1])}, "an additional more"),
+        ({"note": pa.array(["x"]), "more": pa.array([1])}, "more is additional"),
     ],
 )
 def test_query_files_with_different_columns_are_rejected(
@@ -157,7 +157,7 @@ def test_query_files_with_different_columns_are_rejected(
 ) -> None:
     pq.write_table(table(1, note=pa.array(["x"])), tmp_path / "a.parquet")
     pq.write_table(table(1, **columns), tmp_path / "b.parquet")
-    refused(tmp_path, rf"b\.parquet: not the columns of .*a\.parquet: {difference}")
+    refused(tmp_path, rf"b\.parquet: the columns differ from .*a\.parquet: {difference}")
 
 
 def test_columns_in_another_order_are_accepted(tmp_path: Path) -> None:
@@ -180,7 +180,7 @@ def test_query_file_changed_after_its_check_is_rejected(tmp_path: Path) -> None:
         with pytest.raises(InputError, match="changed during the run"):
             list(read_split(split))
     path.unlink()
-    with pytest.raises(InputError, match="cannot read the queries"):
+    with pytest.raises(InputError, match="the queries cannot be read"):
         list(read_split(split))
 
 

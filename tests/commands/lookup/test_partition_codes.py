@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from kafka_index.core.log.choices import Resolve
 from kafka_index.core.log.read.answers import Answers
-from kafka_index.core.query.keys import (
-    NO_PARTITION,
-    PartitionCodes,
-    grouping_order,
-    groups,
-    restore_order,
-)
+from kafka_index.core.query.inventory import NO_PARTITION, PartitionCodes
+from kafka_index.core.query.lookups import grouping_order, iterate_groups, restore_order
 
 NAMES = st.sampled_from(["a", "b", "long.topic-name", "ä", ""])
 # The second kind makes the table of cells too large, so that they are searched for.
@@ -85,7 +80,7 @@ def test_grouping_order_is_stable_within_equal_codes(codes: list[int]) -> None:
 @given(CODES)
 def test_groups_contain_the_rows_of_equal_codes(codes: list[int]) -> None:
     codes.sort()
-    listing = list(groups(np.array(codes, np.int32)))
+    listing = list(iterate_groups(np.array(codes, np.int32)))
     assert [code for code, _ in listing] == sorted(set(codes))
     assert [codes[rows] for _, rows in listing] == [
         [c] * codes.count(c) for c in sorted(set(codes))

@@ -7,11 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from kafka_index.commands.lookup.result import StartingOffset
-from kafka_index.commands.lookup.starting_offsets import reset_offsets_csv, starting_offsets_json
+from kafka_index.commands.lookup.result import (
+    StartingOffset,
+    reset_offsets_csv,
+    starting_offsets_json,
+)
 from kafka_index.core.errors import InputError
-from kafka_index.core.log.choices import Resolve, Status, UpperBound
-from kafka_index.core.query.choices import By
+from kafka_index.core.log.choices import By, Resolve, Status, UpperBound
 from kafka_index.core.query.inventory import collect_inventory
 from tests.commands.lookup.building import Row, make_dump, query, run, write_queries
 
@@ -120,10 +122,13 @@ def test_starting_offsets_are_rendered_as_lines_for_kafkas_tool() -> None:
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        (start("a", 3, None, Status.UNKNOWN_PARTITION), "offset for a-3: unknown_partition"),
-        (start(None, None, None, Status.INVALID_QUERY), "no starting offset for None-None"),
-        (start("a", 3, None, Status.UNREADABLE), "no starting offset for a-3: unreadable"),
-        (start("a", 1, 100), "two queries are about a-1"),
+        (
+            start("a", 3, None, Status.UNKNOWN_PARTITION),
+            "a-3 has no starting offset: unknown_partition",
+        ),
+        (start(None, None, None, Status.INVALID_QUERY), "None-None has no starting offset"),
+        (start("a", 3, None, Status.UNREADABLE), "a-3 has no starting offset: unreadable"),
+        (start("a", 1, 100), "two queries have the partition a-1"),
     ],
 )
 def test_unanswered_partition_fails_all_starting_offsets(

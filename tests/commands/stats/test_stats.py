@@ -17,8 +17,8 @@ import kafka_index
 from kafka_index import LogStats, RunOutcome
 from kafka_index.commands.stats import replica_counts, sketches
 from kafka_index.core.cluster.listing import list_logs
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import ConfigError
+from kafka_index.core.fs.uris import TieredOptions
 from kafka_index.core.log.retention import count_expired_uploads
 from tests.support.campaign import sample_size
 from tests.support.child_processes import enforce_permissions

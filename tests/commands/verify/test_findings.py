@@ -12,7 +12,7 @@ import pytest
 from kafka_index import verify
 from kafka_index.commands.verify.result import FileClass, FileKind, Finding, Verification
 from kafka_index.commands.verify.settings import known_topics
-from kafka_index.core.cluster.listing import FoundCluster, list_logs
+from kafka_index.core.cluster.listing import DumpMetadata, list_logs
 from kafka_index.core.cluster.metadata.decoding import ALL_BROKERS, BROKER_RESOURCE, TOPIC_RESOURCE
 from kafka_index.core.cluster.metadata.directory import read_cluster
 from kafka_index.core.format.config import LogConfig
@@ -252,7 +252,7 @@ def test_cleanup_policy_absent_from_the_metadata_is_unknown(
         list_logs([str(data / PARTITION)], None, topics=None).segments
     )
 
-    (known,) = known_topics(FoundCluster(cluster), segments).values()
+    (known,) = known_topics(DumpMetadata(cluster), segments).values()
 
     assert known.cleanup_policy == policy
 

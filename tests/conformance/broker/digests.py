@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from kafka_index.core.cluster.remote.options import TieredOptions
+    from kafka_index.core.fs.uris import TieredOptions
 
 COLUMNS = ("offset", "timestamp", "timestampType", "leader_epoch", "key", "value", "headers")
 

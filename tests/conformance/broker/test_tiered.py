@@ -17,14 +17,11 @@ import pytest
 
 import kafka_index
 from kafka_index.core.cluster.listing import list_logs
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.config import LogConfig
-from kafka_index.core.fs.uris import is_segment_path
-from kafka_index.core.log.choices import Resolve
-from kafka_index.core.query.choices import By
+from kafka_index.core.fs.uris import TieredOptions, is_segment_path
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.query.inventory import collect_inventory
-from kafka_index.core.query.keys import Keys, QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.lookups import Keys, Lookups, LookupSettings, QueryBatch
 from tests.conformance.kafka_jars import tiered_storage_jar
 from tests.support.command_line import build_here, run_here
 from tests.support.timeouts import TIMEOUT_SECONDS, wait_for

@@ -17,7 +17,7 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import CorruptLogError
-from kafka_index.core.query.choices import OnDamage
+from kafka_index.core.log.choices import OnDamage
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.records import plan_read
@@ -222,7 +222,7 @@ def test_splits_return_each_offset_once(dump: Path, case: Case, split_bytes: int
     offsets = [
         offset
         for split in plan.splits
-        for rows in RecordReader(split, plan.settings, on_left_out=damaged.append)
+        for rows in RecordReader(split, plan.settings, on_skipped=damaged.append)
         for offset in rows.column("offset").to_pylist()
     ]
     assert offsets == sorted(set(offsets))

@@ -505,7 +505,7 @@ def test_repr_of_records_reads_no_file(tmp_path: Path) -> None:
     (folder / f"{0:020d}.log").unlink()
     assert "not read yet" in repr(records)
     assert "not read yet" in records._repr_html_()
-    with pytest.raises(InputError, match="nothing was read to its end yet"):
+    with pytest.raises(InputError, match="the records were not read to the end yet"):
         records.raise_for_damage()
 
 

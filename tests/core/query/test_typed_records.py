@@ -15,7 +15,7 @@ import pytest
 
 import kafka_index
 from kafka_index.core.errors import ConfigError, CorruptRecordError, InputError
-from kafka_index.core.query.choices import Decode
+from kafka_index.core.log.choices import Decode
 from kafka_index.core.query.record_reader import RecordReader
 from kafka_index.core.query.typed_records import decode_options, find_writers
 from kafka_index.records import ReadRequest
@@ -237,7 +237,9 @@ def test_schema_folder_without_files_of_the_topic_is_rejected_with_a_hint(tmp_pa
     for name in ("a.avsc", "b.avsc"):
         (tmp_path / name).write_text('"string"')
     root = write_topic(tmp_path / "dump", "t", [(None, framed(9, b"\x02x"))])
-    with pytest.raises(InputError, match=r"TOPIC-value, or write a schemas.json: \{\"topics\""):
+    with pytest.raises(
+        InputError, match=r"rename the schema file, or write a schemas.json: \{\"topics\""
+    ):
         kafka_index.read_records(root, decode="value", schemas=tmp_path)
     (tmp_path / "t-value.avsc").write_text('"string"')
     (tmp_path / "t-value.json").write_text("{}")

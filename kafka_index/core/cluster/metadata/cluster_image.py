@@ -40,12 +40,12 @@ class PartitionImage:
     last_known_elr: tuple[int, ...]
 
     @classmethod
-    def of(cls, record: Struct) -> PartitionImage:
+    def from_record(cls, record: Struct) -> PartitionImage:
         """Convert a ``PartitionRecord``."""
         replicas = record.integers("replicas")
         return cls(
             replicas,
-            _directories(record.texts("directories"), len(replicas)),
+            _fill_directories(record.texts("directories"), len(replicas)),
             record.integers("isr"),
             record.integers("removingReplicas"),
             record.integers("addingReplicas"),
@@ -62,11 +62,11 @@ class PartitionImage:
         pairs = zip(self.replicas, self.directories, strict=False)
         return next((directory for replica, directory in pairs if replica == node_id), None)
 
-    def changed(self, record: Struct) -> PartitionImage:
+    def apply_change(self, record: Struct) -> PartitionImage:
         """Apply a ``PartitionChangeRecord``."""
 
-        def ids(name: str, before: tuple[int, ...]) -> tuple[int, ...]:
-            return before if record[name] is None else record.integers(name)
+        def ids(name: str, current: tuple[int, ...]) -> tuple[int, ...]:
+            return current if record[name] is None else record.integers(name)
 
         replicas = ids("replicas", self.replicas)
         directories = self.directories
@@ -76,7 +76,7 @@ class PartitionImage:
         has_new_leader = leader != _NO_LEADER_CHANGE
         return PartitionImage(
             replicas,
-            _directories(directories, len(replicas)),
+            _fill_directories(directories, len(replicas)),
             ids("isr", self.isr),
             ids("removingReplicas", self.removing_replicas),
             ids("addingReplicas", self.adding_replicas),
@@ -112,15 +112,15 @@ class BrokerImage:
     directories: tuple[str, ...]
 
     @classmethod
-    def of(cls, record: Struct) -> BrokerImage:
+    def from_record(cls, record: Struct) -> BrokerImage:
         """Convert a ``RegisterBrokerRecord``."""
         return cls(
             record.integer("brokerId"),
             record.integer("brokerEpoch"),
             record.text("incarnationId"),
             tuple(
-                f"{end.text('name')}://{end.text('host')}:{end.integer('port')}"
-                for end in record.structs("endPoints")
+                f"{endpoint.text('name')}://{endpoint.text('host')}:{endpoint.integer('port')}"
+                for endpoint in record.structs("endPoints")
             ),
             record.optional_text("rack"),
             record.flag("fenced"),
@@ -138,10 +138,10 @@ class ProducerIdBlock:
     next_producer_id: int
 
 
-def _directories(directories: tuple[str, ...], replicas: int) -> tuple[str, ...]:
-    """Return one directory ID per replica, even if none is known."""
+def _fill_directories(directories: tuple[str, ...], replica_count: int) -> tuple[str, ...]:
+    """Return a directory ID for each replica, `ZERO_UUID` if unknown."""
     if all(directory == ZERO_UUID for directory in directories):
-        return (ZERO_UUID,) * replicas
+        return (ZERO_UUID,) * replica_count
     return directories
 
 
@@ -153,9 +153,18 @@ PRODUCER_ID_BLOCK = 1000
 class ClusterImage:
     """The state of a cluster after the records of a metadata log (Kafka: ``MetadataImage``).
 
-    Topics are by topic ID, brokers are the registered ones, features have their finalized levels,
-    and producer IDs are the last allocated block. Configurations are by type and name of the
-    resource (`kafka_index.core.cluster.metadata.decoding`); values that may be secret are `HIDDEN`.
+    Attributes
+    ----------
+    topics : dict
+        Topics by topic ID.
+    configs : dict
+        Configurations by type and name of the resource; values that may be secret are `HIDDEN`.
+    features : dict
+        Finalized feature levels.
+    brokers : dict
+        Registered brokers by ID.
+    producer_ids : ProducerIdBlock, optional
+        The last allocated block of producer IDs.
     """
 
     topics: dict[str, TopicImage] = field(default_factory=dict)
@@ -166,41 +175,41 @@ class ClusterImage:
     _topic_ids: dict[str, str] = field(default_factory=dict)
     _transaction: list[DecodedRecord] | None = None
 
-    def topic_named(self, name: str) -> TopicImage | None:
+    def find_topic(self, name: str) -> TopicImage | None:
         return self.topics.get(self._topic_ids.get(name, ""))
 
     def topic_configs(self, name: str) -> dict[str, str]:
         """Return the topic's configuration overrides."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
-    def why_stray(self, number: int, topic_id: str, node_id: int | None) -> str | None:
-        """Return why a starting broker treats a partition as stray, None if it does not.
+    def stray_reason(self, number: int, topic_id: str, node_id: int | None) -> str | None:
+        """Return why a starting broker treats a partition as stray, otherwise None.
 
-        `topic_id` is the ID on disk; `node_id` of the broker is None if unknown. Source:
-        `LogManager.isStrayKraftReplica`.
+        `topic_id` is the ID on disk, and `node_id` the ID of the broker, None if unknown. Source:
+        ``LogManager.isStrayKraftReplica``.
         """
         topic = self.topics.get(topic_id)
         image = None if topic is None else topic.partitions.get(number)
         if image is None:
-            return f"stray: the metadata has no such partition of topic id {topic_id}"
+            return f"stray: the metadata has no partition {number} of topic ID {topic_id}"
         if node_id is not None and node_id not in image.replicas:
-            return f"stray: broker {node_id} is not one of its replicas"
+            return f"stray: broker {node_id} has no replica of the partition"
         return None
 
-    def other_name(self, topic_id: str, name: str) -> str | None:
-        """Return the name of a topic ID in the metadata, None if it is `name` or unknown."""
+    def conflicting_name(self, topic_id: str, name: str) -> str | None:
+        """Return the name of a topic ID in the metadata if it differs from `name`."""
         topic = self.topics.get(topic_id)
         return None if topic is None or topic.name == name else topic.name
 
     def broker_configs(self, node_id: int | None = None) -> dict[str, str]:
-        """Return the dynamic configurations of all brokers; a broker's own take precedence."""
-        everywhere = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
-        return {**everywhere, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
+        """Return dynamic configurations; a broker's values override the defaults of all brokers."""
+        default_configs = self.configs.get((BROKER_RESOURCE, ALL_BROKERS), {})
+        return {**default_configs, **self.configs.get((BROKER_RESOURCE, str(node_id)), {})}
 
     def broker_settings(
         self, properties: Mapping[str, str] | None, node_id: int | None
     ) -> Mapping[str, str]:
-        """Return the known settings of a broker; dynamic configurations take precedence."""
+        """Return the settings of a broker; dynamic configurations override its properties."""
         return {**(properties or {}), **self.broker_configs(node_id)}
 
     def cleanup_policy(
@@ -209,7 +218,7 @@ class ClusterImage:
         properties: Mapping[str, str] | None = None,
         node_id: int | None = None,
     ) -> str | None:
-        """Return ``cleanup.policy`` of a topic: its own or the broker's, None if neither is set.
+        """Return ``cleanup.policy`` of a topic, by default of the broker; None if it is not set.
 
         `properties` are all settings of the broker, as in ``server.properties``.
         """
@@ -221,9 +230,9 @@ class ClusterImage:
         return self.topic_configs(topic).get("remote.storage.enable") == "true"
 
     def replay(self, record: DecodedRecord) -> None:
-        """Apply a record; records of a metadata transaction are applied when it ends.
+        """Apply a record, or collect it until the end of its metadata transaction.
 
-        Raises `CorruptRecordError` if it refers to a missing topic, partition or broker.
+        Raises `CorruptRecordError` if a record refers to a missing topic, partition or broker.
         """
         match record.name:
             case "BeginTransactionRecord":
@@ -231,9 +240,9 @@ class ClusterImage:
             case "AbortTransactionRecord":
                 self._transaction = None
             case "EndTransactionRecord":
-                pending, self._transaction = self._transaction or [], None
-                for one in pending:
-                    self._apply(one)
+                records, self._transaction = self._transaction or [], None
+                for pending in records:
+                    self._apply(pending)
             case _ if self._transaction is not None:
                 self._transaction.append(record)
             case _:
@@ -248,7 +257,7 @@ class ClusterImage:
             "ClearElrRecord": self._clear_elr,
             "ConfigRecord": self._configure,
             "FeatureLevelRecord": self._set_feature,
-            "ProducerIdsRecord": self._allot_producer_ids,
+            "ProducerIdsRecord": self._set_producer_ids,
             "RegisterBrokerRecord": self._register_broker,
             "UnregisterBrokerRecord": self._unregister_broker,
             "FenceBrokerRecord": self._fence_broker,
@@ -265,29 +274,29 @@ class ClusterImage:
         self._topic_ids[topic.name] = topic.topic_id
 
     def _remove_topic(self, record: Struct) -> None:
-        topic = self._topic_of(record)
+        topic = self._require_topic(record)
         del self.topics[topic.topic_id]
         if self._topic_ids.get(topic.name) == topic.topic_id:
             del self._topic_ids[topic.name]
         self.configs.pop((TOPIC_RESOURCE, topic.name), None)
 
     def _add_partition(self, record: Struct) -> None:
-        partitions = self._topic_of(record).partitions
-        partitions[record.integer("partitionId")] = PartitionImage.of(record)
+        partitions = self._require_topic(record).partitions
+        partitions[record.integer("partitionId")] = PartitionImage.from_record(record)
 
     def _change_partition(self, record: Struct) -> None:
-        topic, number = self._topic_of(record), record.integer("partitionId")
-        before = topic.partitions.get(number)
-        if before is None:
+        topic, number = self._require_topic(record), record.integer("partitionId")
+        partition = topic.partitions.get(number)
+        if partition is None:
             raise CorruptRecordError(
-                "a change of a partition that does not exist", found=f"{topic.name}-{number}"
+                "the record changes a partition that does not exist", found=f"{topic.name}-{number}"
             )
-        topic.partitions[number] = before.changed(record)
+        topic.partitions[number] = partition.apply_change(record)
 
     def _clear_elr(self, record: Struct) -> None:
         name = record.text("topicName")
-        named = self.topic_named(name)
-        for topic in self.topics.values() if not name else [named] if named else []:
+        topics = filter(None, [self.find_topic(name)]) if name else self.topics.values()
+        for topic in topics:
             for number, partition in topic.partitions.items():
                 topic.partitions[number] = replace(
                     partition, eligible_leader_replicas=(), last_known_elr=()
@@ -310,7 +319,7 @@ class ClusterImage:
         else:
             self.features.pop(name, None)
 
-    def _allot_producer_ids(self, record: Struct) -> None:
+    def _set_producer_ids(self, record: Struct) -> None:
         self.producer_ids = ProducerIdBlock(
             record.integer("brokerId"),
             record.integer("brokerEpoch"),
@@ -318,7 +327,7 @@ class ClusterImage:
         )
 
     def _register_broker(self, record: Struct) -> None:
-        broker = BrokerImage.of(record)
+        broker = BrokerImage.from_record(record)
         self.brokers[broker.broker_id] = broker
 
     def _unregister_broker(self, record: Struct) -> None:
@@ -331,29 +340,35 @@ class ClusterImage:
         self._change_broker(record.integer("id"), is_fenced=False)
 
     def _change_registration(self, record: Struct) -> None:
-        number = record.integer("brokerId")
+        broker_id = record.integer("brokerId")
         fencing = record.integer("fenced")
         if fencing:
-            self._change_broker(number, is_fenced=fencing > 0)
+            self._change_broker(broker_id, is_fenced=fencing > 0)
         if record.integer("inControlledShutdown") > 0:
-            self.brokers[number] = replace(self._broker(number), in_controlled_shutdown=True)
+            self.brokers[broker_id] = replace(
+                self._require_broker(broker_id), in_controlled_shutdown=True
+            )
         if record["logDirs"]:
             directories = record.texts("logDirs")
-            self.brokers[number] = replace(self._broker(number), directories=directories)
+            self.brokers[broker_id] = replace(
+                self._require_broker(broker_id), directories=directories
+            )
 
-    def _change_broker(self, number: int, *, is_fenced: bool) -> None:
-        self.brokers[number] = replace(self._broker(number), is_fenced=is_fenced)
+    def _change_broker(self, broker_id: int, *, is_fenced: bool) -> None:
+        self.brokers[broker_id] = replace(self._require_broker(broker_id), is_fenced=is_fenced)
 
-    def _broker(self, number: int) -> BrokerImage:
-        broker = self.brokers.get(number)
+    def _require_broker(self, broker_id: int) -> BrokerImage:
+        broker = self.brokers.get(broker_id)
         if broker is None:
-            raise CorruptRecordError("a change of a broker that is not registered", found=number)
+            raise CorruptRecordError(
+                "the record changes a broker that is not registered", found=broker_id
+            )
         return broker
 
-    def _topic_of(self, record: Struct) -> TopicImage:
+    def _require_topic(self, record: Struct) -> TopicImage:
         topic = self.topics.get(record.text("topicId"))
         if topic is None:
             raise CorruptRecordError(
-                "a record of a topic that does not exist", found=record.text("topicId")
+                "the record belongs to a topic that does not exist", found=record.text("topicId")
             )
         return topic

@@ -52,7 +52,7 @@ GROUP_RESOURCE: Final = 32
 ALL_BROKERS: Final = ""
 
 # LogConfig.configNames of 4.3.1 and older releases.
-_TOPIC_NAMES = """
+_TOPIC_CONFIG_TEXT = """
     cleanup.policy compression.gzip.level compression.lz4.level compression.type
     compression.zstd.level delete.retention.ms file.delete.delay.ms flush.messages flush.ms
     follower.replication.throttled.replicas index.interval.bytes internal.segment.bytes
@@ -64,8 +64,8 @@ _TOPIC_NAMES = """
     remote.log.delete.on.disable remote.storage.enable retention.bytes retention.ms segment.bytes
     segment.index.bytes segment.jitter.ms segment.ms unclean.leader.election.enable
 """
-_TOPIC = frozenset(_TOPIC_NAMES.split())
-_CLIENT_METRICS = frozenset({"interval.ms", "match", "metrics"})
+_TOPIC_CONFIGS = frozenset(_TOPIC_CONFIG_TEXT.split())
+_CLIENT_METRICS_CONFIGS = frozenset({"interval.ms", "match", "metrics"})
 _GROUP_PREFIXES = ("consumer.", "share.", "streams.")
 # Broker settings with these prefixes are numbers, sizes, times and policies, not secrets.
 _BROKER_PREFIXES = (
@@ -86,9 +86,9 @@ _BROKER_PREFIXES = (
 
 _INT16 = struct.Struct(">h")
 _FRAME_VERSION = 1
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
+_WORD_START = re.compile(r"(?<!^)(?=[A-Z])")
 #: Records that contain credentials.
-_WITHHELD = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
+_CREDENTIAL_RECORDS = frozenset({"UserScramCredentialRecord", "DelegationTokenRecord"})
 #: The producer ID of a batch without a producer (``RecordBatch.NO_PRODUCER_ID``).
 NO_PRODUCER_ID = -1
 
@@ -99,9 +99,9 @@ def is_public_config(resource_type: int, name: str) -> bool:
     `resource_type` is a ``ConfigResource.Type``.
     """
     return (
-        (resource_type == TOPIC_RESOURCE and name in _TOPIC)
+        (resource_type == TOPIC_RESOURCE and name in _TOPIC_CONFIGS)
         or (resource_type == BROKER_RESOURCE and name.startswith(_BROKER_PREFIXES))
-        or (resource_type == CLIENT_METRICS_RESOURCE and name in _CLIENT_METRICS)
+        or (resource_type == CLIENT_METRICS_RESOURCE and name in _CLIENT_METRICS_CONFIGS)
         or (resource_type == GROUP_RESOURCE and name.startswith(_GROUP_PREFIXES))
     )
 
@@ -109,8 +109,8 @@ def is_public_config(resource_type: int, name: str) -> bool:
 class RecordName(NamedTuple):
     """The name of a record, for counting.
 
-    Kafka's message name, such as ``TopicRecord``, or the number of an unknown type. Types and
-    versions up to release 4.3.1 are known.
+    `name` is Kafka's message name, such as ``TopicRecord``, or contains the number of an unknown
+    type. Types and versions up to release 4.3.1 are known.
     """
 
     name: str
@@ -137,7 +137,7 @@ class DecodedRecord:
 class UnknownRecordError(CorruptRecordError):
     """A record of a type or version that release 4.3.1 does not know."""
 
-    problem = "a record of an unknown type"
+    problem = "the record has an unknown type"
 
     def __init__(self, name: str) -> None:
         super().__init__(self.problem, found=name)
@@ -147,7 +147,7 @@ class UnknownRecordError(CorruptRecordError):
 class LaterVersionError(UnknownRecordError):
     """A record of a known type in a version on which release 4.3.1 fails."""
 
-    problem = "a record of an unknown version, on which Kafka 4.3.1 fails"
+    problem = "the record has an unknown version, on which Kafka 4.3.1 fails"
 
 
 class CoordinatorCodec:
@@ -161,23 +161,23 @@ class CoordinatorCodec:
         self._values = {s.api_key: s for s in schemas if s.name.endswith("Value")}
 
     def record_type(self, key: bytes) -> int:
-        """Return the record type of a key; raise `CorruptRecordError` if it has none."""
+        """Return the record type of a key; raise `CorruptRecordError` if the key is too short."""
         return MessageReader(key).int16()
 
-    def name_of(self, record_type: int) -> str:
-        """Return the name of a record type; raise `UnknownRecordError` if unknown."""
+    def record_name(self, record_type: int) -> str:
+        """Return the name of a record type; raise `UnknownRecordError` for other types."""
         schema = self._keys.get(record_type)
         if schema is None:
             raise UnknownRecordError(f"record type {record_type}")
         return schema.name.removesuffix("Key")
 
-    def key(self, key: bytes) -> Struct:
+    def decode_key(self, key: bytes) -> Struct:
         record_type = self.record_type(key)
-        self.name_of(record_type)
+        self.record_name(record_type)
         return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
 
-    def value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
-        """Decode a value; also return its version.
+    def decode_value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
+        """Decode a value, and return the message and its version.
 
         Raises `LaterVersionError` if the version is unknown.
         """
@@ -191,21 +191,21 @@ class CoordinatorCodec:
     def decode(self, key: bytes | None, value: bytes | None) -> DecodedRecord:
         if key is None:
             raise CorruptRecordError("the record has no key")
-        decoded_key = self.key(key)
+        decoded_key = self.decode_key(key)
         record_type = self.record_type(key)
-        name = self.name_of(record_type)
+        name = self.record_name(record_type)
         if value is None:
             return DecodedRecord(name, record_type, decoded_key, None, -1)
-        content, version = self.value(record_type, value)
-        return DecodedRecord(name, record_type, decoded_key, content, version)
+        message, version = self.decode_value(record_type, value)
+        return DecodedRecord(name, record_type, decoded_key, message, version)
 
     def encode(
         self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
     ) -> tuple[bytes, bytes]:
         """Encode key and value of a record; missing fields get their defaults."""
-        (record_type,) = [
-            each for each, schema in self._keys.items() if schema.name == f"{name}Key"
-        ]
+        record_type = next(
+            number for number, schema in self._keys.items() if schema.name == f"{name}Key"
+        )
         key_data = self._keys[record_type].encode(key, 0)
         value_data = self._values[record_type].encode(value, version)
         return _INT16.pack(record_type) + key_data, _INT16.pack(version) + value_data
@@ -246,9 +246,9 @@ class ValueCodec:
             raise reader.corrupt(
                 f"bytes follow the {schema.name}", expected=0, found=reader.remaining
             )
-        if schema.name in _WITHHELD:
+        if schema.name in _CREDENTIAL_RECORDS:
             return DecodedRecord(schema.name, api_key, None, None, version, is_withheld=True)
-        _withhold_config(message)
+        _hide_secret_config(message)
         return DecodedRecord(schema.name, api_key, None, message, version)
 
     def encode(self, name: str, version: int, message: Mapping[str, Value]) -> bytes:
@@ -269,18 +269,18 @@ class ValueCodec:
 
 def record_type_name(name: str) -> str:
     """Return a message name in the form of Kafka's constants: ``TOPIC_RECORD``."""
-    return _WORD.sub("_", name).upper()
+    return _WORD_START.sub("_", name).upper()
 
 
 def has_secret(record: DecodedRecord) -> bool:
-    """Return whether a part of a metadata record is hidden."""
+    """Return whether the record contains a hidden value."""
     return record.is_withheld or (record.value is not None and record.value.get("value") == HIDDEN)
 
 
-def _withhold_config(message: Struct) -> None:
+def _hide_secret_config(message: Struct) -> None:
     """Hide the value of a configuration that may be secret.
 
-    Null, which deletes it, is kept.
+    Null, which deletes the configuration, is unchanged.
     """
     if "resourceType" in message and message.get("value") is not None:
         name = message.text("name")
@@ -296,7 +296,7 @@ SHARE_CODEC: Final = CoordinatorCodec(SHARE_RECORDS)
 
 
 class LogRecord(NamedTuple):
-    """A record of a log, with the producer ID of its batch, -1 for none."""
+    """A record of a log; `producer_id` is -1 if its batch has no producer."""
 
     offset: int
     timestamp_ms: int
@@ -313,11 +313,22 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "producer_id", "is_con
 class TopicLog:
     """Segments of one partition, or one metadata snapshot, read in order.
 
-    Records before `start_offset` are skipped. After `records` is exhausted, `faults` has the
-    reasons why records are missing, and `end_offset` follows the last batch. With `recovers`,
-    reading ends at the first corruption. This corruption is not in `faults`; recovery truncates the
-    log at its position, `cut`. With `may_grow`, records that are appended during the read are not
-    read. With `reads_on`, valid batches after a corruption are read, too.
+    Attributes
+    ----------
+    start_offset : int
+        Earlier records are skipped.
+    recovers : bool
+        Whether reading ends at the first corruption, the `truncation` point of recovery.
+    may_grow : bool
+        Whether a broker may append records during the read. They are not read.
+    reads_past_corruption : bool
+        Whether valid batches after a corruption are also read.
+    truncation : CorruptLogError, optional
+        The corruption at which recovery truncates the log; it is not one of the `faults`.
+    faults : list of KafkaIndexError
+        After `records` is exhausted, the reasons why records are missing.
+    end_offset : int
+        After `records` is exhausted, the offset after the last batch.
     """
 
     segments: Sequence[SegmentFile]
@@ -326,8 +337,8 @@ class TopicLog:
     verify_crc: bool = True
     recovers: bool = False
     may_grow: bool = False
-    reads_on: bool = False
-    cut: CorruptLogError | None = None
+    reads_past_corruption: bool = False
+    truncation: CorruptLogError | None = None
     faults: list[KafkaIndexError] = field(default_factory=list)
     end_offset: int = 0
 
@@ -337,34 +348,34 @@ class TopicLog:
         decoder = RecordDecoder(self.budget)
         for segment in self.segments:
             try:
-                yield from self._segment_records(segment, decoder)
+                yield from self._read_segment(segment, decoder)
             except KafkaIndexError as error:
                 self.faults.append(error)
-            if self.cut is not None:
+            if self.truncation is not None:
                 return
 
-    def _segment_records(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
+    def _read_segment(self, segment: SegmentFile, decoder: RecordDecoder) -> Iterator[LogRecord]:
         source = LogFileSource.of_segment(
             segment, verify_crc=self.verify_crc, may_grow=self.may_grow
         )
         table = RecordTable(segment.topic, segment.partition, _RECORD_COLUMNS)
         for window, start, batches in source.windows():
             batch_source = WindowBatches(window, start, batches)
-            yield from self._batch_records(segment, table, decoder, batch_source)
-        stop = source.stop
-        if stop is None or stop.code == PREALLOCATED_TAIL:
+            yield from self._decode_batches(segment, table, decoder, batch_source)
+        scan_end = source.stop
+        if scan_end is None or scan_end.code == PREALLOCATED_TAIL:
             return
-        hint = None if self.reads_on else "the rest of this segment was not read"
-        damage = stop.error(CorruptLogError, segment.log_path, hint=hint)
+        hint = None if self.reads_past_corruption else "later records of the segment were not read"
+        corruption = scan_end.error(CorruptLogError, segment.log_path, hint=hint)
         if self.recovers:
-            self.cut = damage
+            self.truncation = corruption
             return
-        self.faults.append(damage)
-        if self.reads_on:
-            for batch_source in read_batches_after(segment, stop.position_bytes):
-                yield from self._batch_records(segment, table, decoder, batch_source)
+        self.faults.append(corruption)
+        if self.reads_past_corruption:
+            for batch_source in read_batches_after(segment, scan_end.position_bytes):
+                yield from self._decode_batches(segment, table, decoder, batch_source)
 
-    def _batch_records(
+    def _decode_batches(
         self,
         segment: SegmentFile,
         table: RecordTable,
@@ -373,18 +384,18 @@ class TopicLog:
     ) -> Iterator[LogRecord]:
         batches = source.batches
         positions = batches.position_bytes
-        for found in decoder.decode(
+        for decoded in decoder.decode(
             source.window,
             positions - source.position_bytes,
             batches.size_bytes,
             partial(table.convert, source=source),
             first_offset=self.start_offset,
         ):
-            if isinstance(found, BatchDamage):
-                position = int(positions[found.batch])
-                self.faults.append(found.error.at(segment.log_path, position))
+            if isinstance(decoded, BatchDamage):
+                position = int(positions[decoded.batch])
+                self.faults.append(decoded.error.at(segment.log_path, position))
             else:
-                offsets, times, *columns = found.columns
+                offsets, times, *columns = decoded.columns
                 values = (offsets, times.cast(pa.int64()), *columns)
                 rows = zip(*(column.to_pylist() for column in values), strict=True)
                 yield from map(LogRecord._make, rows)
@@ -393,22 +404,22 @@ class TopicLog:
 
 
 class TopicState(ABC):
-    """Collects the records of an internal topic; `counts` has the number of each type."""
+    """Collects the records of an internal topic; `counts` are the numbers of records by type."""
 
     def __init__(self) -> None:
         self.counts: Counter[RecordName] = Counter()
 
     @abstractmethod
     def add(self, record: LogRecord) -> None:
-        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+        """Apply a record; raise `CorruptRecordError` if the record cannot be read."""
 
-    def _is_known(self, name_of: Callable[[], str]) -> bool:
-        """Count a record by name; return whether its type is known.
+    def _count_record(self, read_name: Callable[[], str]) -> bool:
+        """Count a record by name; return whether the type of the record is known.
 
-        Raises `LaterVersionError` if its version is unknown.
+        Raises `LaterVersionError` if the version of the record is unknown.
         """
         try:
-            self.counts[RecordName(name_of(), is_known=True)] += 1
+            self.counts[RecordName(read_name(), is_known=True)] += 1
         except UnknownRecordError as error:
             count_unknown(self.counts, error)
             return False

@@ -68,9 +68,9 @@ _SNAPSHOT_FOOTER = 4
 
 
 class Source(NamedTuple):
-    """A partition directory that was read, with the offset after its last record.
+    """A partition directory that was read; `end_offset` follows its last record.
 
-    `snapshot` is the name of the snapshot that was loaded first; its records are counted too.
+    `snapshot` is the name of the snapshot that was loaded first. `records` includes its records.
     """
 
     path: str
@@ -81,12 +81,20 @@ class Source(NamedTuple):
 
 @dataclass
 class ClusterMetadata:
-    """The content of Kafka's internal topics; None for a topic that was not found.
+    """The content of Kafka's internal topics; None for a topic that the input does not contain.
 
-    `open_offsets` belong to transactions that are open at the end of ``__consumer_offsets``.
-    `earlier_offsets` are superseded commits, if requested. `counts` has the number of records by
-    topic and type, and `faults` the reasons why records are missing. `cuts` are the positions where
-    a starting node stops reading the snapshot and the metadata log.
+    Attributes
+    ----------
+    open_offsets : list of CommittedOffset
+        Commits of transactions that are open at the end of ``__consumer_offsets``.
+    earlier_offsets : list of CommittedOffset
+        Superseded commits, if requested.
+    counts : dict
+        Numbers of records by topic and type.
+    faults : Faults
+        The reasons why records are missing.
+    truncations : list of CorruptLogError
+        The positions at which a starting node stops reading the snapshot and the metadata log.
     """
 
     cluster: ClusterImage | None = None
@@ -99,7 +107,7 @@ class ClusterMetadata:
     counts: dict[str, Counter[RecordName]] = field(default_factory=dict)
     sources: list[Source] = field(default_factory=list)
     faults: Faults = field(default_factory=Faults)
-    cuts: list[CorruptLogError] = field(default_factory=list)
+    truncations: list[CorruptLogError] = field(default_factory=list)
 
 
 def read_metadata(
@@ -114,12 +122,16 @@ def read_metadata(
     """Read Kafka's internal topics, or some of `METADATA_TOPICS`.
 
     `paths` are data directories, metadata log directories, or partition directories of these
-    topics, as paths or URIs. With `recovers`, the metadata log is read as a starting node does: its
-    newest snapshot up to an incomplete end, and the log up to its first corruption. With
-    `may_grow`, the node may append to the metadata log concurrently. With `has_history`, superseded
-    commits are kept. Raises `InputError` if a path cannot be read, or none of the topics exists.
+    topics, as paths or URIs. With `recovers`, the newest snapshot is read up to an incomplete end,
+    and the metadata log up to its first corruption, as by a starting node. With `may_grow`, the
+    node may append to the metadata log concurrently. `has_history` includes superseded commits.
+    Raises `InputError` if a path cannot be read, or none of the topics exists.
     """
-    snapshots = _snapshots(paths, starts=recovers) if CLUSTER_METADATA_TOPIC in topics else {}
+    snapshots = (
+        _list_snapshots(paths, includes_formatted=recovers)
+        if CLUSTER_METADATA_TOPIC in topics
+        else {}
+    )
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
@@ -127,33 +139,34 @@ def read_metadata(
         if is_retriable(error):
             raise
         if not any(snapshots.values()):
-            raise _own_topics_missing(paths, topics, error) from None
+            raise _missing_topics_error(paths, topics, error) from None
         segments = []
     by_topic = {
-        topic: list(found) for topic, found in groupby(segments, key=lambda segment: segment.topic)
+        topic: list(group) for topic, group in groupby(segments, key=lambda segment: segment.topic)
     }
     reader = _TopicReader(budget, recovers=recovers, may_grow=may_grow)
-    cluster = by_topic.get(CLUSTER_METADATA_TOPIC, [])
-    directory = min({*snapshots, *(each.partition_directory for each in cluster)}, default=None)
+    metadata_segments = by_topic.get(CLUSTER_METADATA_TOPIC, [])
+    directories = {segment.partition_directory for segment in metadata_segments}
+    directory = min(directories.union(snapshots), default=None)
     if directory is not None:
-        reader.read_metadata_log(directory, snapshots.get(directory, []), cluster)
+        reader.read_metadata_log(directory, snapshots.get(directory, []), metadata_segments)
     reader.read_topics(by_topic, has_history=has_history)
-    return reader.found
+    return reader.metadata
 
 
-def _own_topics_missing(
+def _missing_topics_error(
     paths: Sequence[str], topics: Sequence[str], error: InputError
 ) -> InputError:
-    """Return the error for a dump without internal topics, with the directory to add."""
-    others = list_any(paths, topics=None).segments
-    if not others:
+    """Return the error for a dump without the internal topics; the hint is the directory to add."""
+    other_segments = list_any(paths, topics=None).segments
+    if not other_segments:
         return error
     names = " or ".join(topics)
     hint = f"also give the directory that contains {names}"
     if CLUSTER_METADATA_TOPIC in topics:
         hint = (
-            "topics, partitions and brokers are in the metadata log: give its directory "
-            f"(metadata.log.dir, which contains {METADATA_LOG}), too"
+            "also give the directory of the metadata log, which contains topics, partitions and "
+            f"brokers: metadata.log.dir, with the directory {METADATA_LOG}"
         )
     return InputError(f"the input has no log of {names}", path=", ".join(paths), hint=hint)
 
@@ -163,24 +176,26 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
 
     Raises `InputError` if there is no metadata log, or it is corrupt.
     """
-    found = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
-    if found.faults.first:
+    metadata = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
+    if metadata.faults.first:
         # A missing record would mean that its partition or setting does not exist.
         raise InputError(
-            f"the metadata log is damaged: {found.faults.first[0]}",
-            hint=f"kafka-index verify --input {paths[0]} lists the damage",
-        ) from found.faults.first[0]
-    if found.cluster is None:
+            f"the metadata log is damaged: {metadata.faults.first[0]}",
+            hint=f"run `kafka-index verify --input {paths[0]}` to list the damage",
+        ) from metadata.faults.first[0]
+    if metadata.cluster is None:
         raise InputError("the input has no metadata log", path=paths[0])
-    return found.cluster
+    return metadata.cluster
 
 
-def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentFile]]:
+def _list_snapshots(
+    paths: Sequence[str], *, includes_formatted: bool
+) -> dict[str, list[SegmentFile]]:
     """Return the snapshots in each metadata log directory, newest first.
 
-    With `starts`, formatted directories without a metadata log are included.
+    With `includes_formatted`, formatted directories without a metadata log are included.
     """
-    found: dict[str, list[SegmentFile]] = {}
+    snapshots: dict[str, list[SegmentFile]] = {}
     for path in expand_directories(paths):
         entries = scan_input(path)
         names = {entry.name: entry.path for entry in entries}
@@ -189,7 +204,7 @@ def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentF
         elif METADATA_LOG in names:
             directory = names[METADATA_LOG]
             entries = [*scan_input(directory), *entries]
-        elif starts and BOOTSTRAP_CHECKPOINT in names:
+        elif includes_formatted and BOOTSTRAP_CHECKPOINT in names:
             directory = os.path.join(path, METADATA_LOG)
         else:
             continue
@@ -199,10 +214,10 @@ def _snapshots(paths: Sequence[str], *, starts: bool) -> dict[str, list[SegmentF
             if is_metadata_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
         # The bootstrap checkpoint sorts after all digits, and is used only if nothing else exists.
-        found[directory] = sorted(
+        snapshots[directory] = sorted(
             files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
         )
-    return found
+    return snapshots
 
 
 def _snapshot_file(info: FileInfo) -> SegmentFile:
@@ -224,7 +239,7 @@ class _TopicReader:
         self._budget = budget
         self._recovers = recovers
         self._may_grow = may_grow
-        self.found = ClusterMetadata()
+        self.metadata = ClusterMetadata()
 
     def read_metadata_log(
         self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
@@ -235,7 +250,7 @@ class _TopicReader:
         records (``QuorumController.completeActivation``).
         """
         state, start, name, records = _ClusterState(), 0, None, 0
-        bootstraps = [each for each in snapshots if each.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
+        bootstraps = [file for file in snapshots if file.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
         for snapshot in snapshots[: len(snapshots) - len(bootstraps)]:
             candidate = _ClusterState()
             loaded = self._load_snapshot(snapshot, candidate, needs_footer=True)
@@ -248,13 +263,15 @@ class _TopicReader:
         )
         records += self._replay(log, directory, state.add)
         if segments and segments[0].base_offset > start:
-            self.found.faults.add(_missing(directory, start, segments[0].base_offset))
+            self.metadata.faults.add(
+                _missing_records_error(directory, start, segments[0].base_offset)
+            )
         for bootstrap in bootstraps if not state.counts else ():
             loaded = self._load_snapshot(bootstrap, state, needs_footer=False)
             name, records = BOOTSTRAP_CHECKPOINT, records + (loaded or 0)
-        self.found.cluster = state.image
-        self.found.counts[CLUSTER_METADATA_TOPIC] = state.counts
-        self.found.sources.append(Source(directory, name, records, log.end_offset))
+        self.metadata.cluster = state.image
+        self.metadata.counts[CLUSTER_METADATA_TOPIC] = state.counts
+        self.metadata.sources.append(Source(directory, name, records, log.end_offset))
 
     def _load_snapshot(
         self, snapshot: SegmentFile, state: _ClusterState, *, needs_footer: bool
@@ -269,44 +286,46 @@ class _TopicReader:
                 has_footer = has_footer or key.int16() == _SNAPSHOT_FOOTER
             state.add(record)
 
-        before = self.found.faults.total
+        fault_count = self.metadata.faults.total
         log = TopicLog([snapshot], self._budget, recovers=self._recovers)
         records = self._replay(log, snapshot.log_path, add)
-        if needs_footer and not has_footer and log.cut is None:
-            self.found.faults.add(
+        if needs_footer and not has_footer and log.truncation is None:
+            self.metadata.faults.add(
                 CorruptLogError(
                     "the snapshot has no footer",
                     path=snapshot.log_path,
-                    hint="an older snapshot is used if it exists",
+                    hint="an older snapshot is used, if any",
                 )
             )
-        return records if self.found.faults.total == before else None
+        return records if self.metadata.faults.total == fault_count else None
 
     def read_topics(self, by_topic: dict[str, list[SegmentFile]], *, has_history: bool) -> None:
-        found = self.found
+        metadata = self.metadata
         if segments := by_topic.get(CONSUMER_OFFSETS_TOPIC):
             groups = GroupState(has_history=has_history)
-            self._partitions(segments, groups.add)
-            found.groups, found.offsets = groups.decode()
-            found.open_offsets = groups.open_offsets()
-            found.earlier_offsets = groups.earlier_offsets()
-            found.counts[CONSUMER_OFFSETS_TOPIC] = groups.counts
+            self._read_partitions(segments, groups.add)
+            metadata.groups, metadata.offsets = groups.decode()
+            metadata.open_offsets = groups.open_offsets()
+            metadata.earlier_offsets = groups.earlier_offsets()
+            metadata.counts[CONSUMER_OFFSETS_TOPIC] = groups.counts
         if segments := by_topic.get(TRANSACTION_STATE_TOPIC):
             transactions = TransactionLogState()
-            self._partitions(segments, transactions.add)
-            found.transactions = transactions.transactions()
-            found.counts[TRANSACTION_STATE_TOPIC] = transactions.counts
+            self._read_partitions(segments, transactions.add)
+            metadata.transactions = transactions.transactions()
+            metadata.counts[TRANSACTION_STATE_TOPIC] = transactions.counts
         if segments := by_topic.get(REMOTE_LOG_METADATA_TOPIC):
             remote = RemoteLogState()
-            self._partitions(segments, remote.add)
-            found.remote_segments = remote.segments()
-            found.counts[REMOTE_LOG_METADATA_TOPIC] = remote.counts
+            self._read_partitions(segments, remote.add)
+            metadata.remote_segments = remote.segments()
+            metadata.counts[REMOTE_LOG_METADATA_TOPIC] = remote.counts
 
-    def _partitions(self, segments: list[SegmentFile], add: Callable[[LogRecord], None]) -> None:
-        for directory, group in groupby(segments, key=lambda one: one.partition_directory):
+    def _read_partitions(
+        self, segments: list[SegmentFile], add: Callable[[LogRecord], None]
+    ) -> None:
+        for directory, group in groupby(segments, key=lambda segment: segment.partition_directory):
             log = TopicLog(list(group), self._budget)
             records = self._replay(log, directory, add)
-            self.found.sources.append(Source(directory, None, records, log.end_offset))
+            self.metadata.sources.append(Source(directory, None, records, log.end_offset))
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
         """Pass every record of a log to `add`; return their number."""
@@ -316,7 +335,7 @@ class _TopicReader:
             try:
                 add(record)
             except CorruptRecordError as error:
-                self.found.faults.add(
+                self.metadata.faults.add(
                     CorruptRecordError(
                         f"offset {record.offset}: {error.message}",
                         path=path,
@@ -324,8 +343,8 @@ class _TopicReader:
                         found=error.found,
                     )
                 )
-        self.found.faults.add(*log.faults)
-        self.found.cuts += [] if log.cut is None else [log.cut]
+        self.metadata.faults.add(*log.faults)
+        self.metadata.truncations += [] if log.truncation is None else [log.truncation]
         return count
 
 
@@ -348,7 +367,7 @@ class _ClusterState(TopicState):
         self.image.replay(decoded)
 
 
-def _missing(directory: str, start: int, base_offset: int) -> CorruptLogError:
+def _missing_records_error(directory: str, start: int, base_offset: int) -> CorruptLogError:
     return CorruptLogError(
         "records of the metadata log are missing",
         path=directory,

@@ -1,8 +1,10 @@
 """Groups, transactions and remote segments, from the records of internal topics.
 
-Records of ``__consumer_offsets`` are validated when they are read, stored as bytes by key, and
-decoded at the end, because most are overwritten. Transactional commits take effect when their
-marker is read. Source: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
+Records of ``__consumer_offsets`` are validated when they are read, and stored as bytes by key. They
+are decoded at the end, because most are overwritten. Transactional commits take effect at their
+transaction marker.
+
+Sources: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
 ``GroupMetadataManager.replay``; ``TransactionStateManager.loadTransactionMetadata`` and
 ``TransactionLog``; and ``RemoteLogMetadataCache`` with
 ``RemoteLogSegmentMetadata.createWithUpdates``.
@@ -56,7 +58,7 @@ TRANSACTION_STATES: Final = (
     "Dead",
     "PrepareEpochFence",
 )
-_NAMES = {
+_EVENT_NAMES = {
     SegmentEvent: "RemoteLogSegmentMetadataRecord",
     StateEvent: "RemoteLogSegmentMetadataUpdateRecord",
     PartitionDeleteEvent: "RemotePartitionDeleteMetadataRecord",
@@ -101,8 +103,8 @@ class GroupMember:
 class Group:
     """A group: ``classic``, ``consumer``, ``share`` or ``streams``.
 
-    `epoch` is the generation of a classic group, or the group epoch; None if the group only commits
-    offsets.
+    `epoch` is the generation of a classic group, or the group epoch. It is None if the group only
+    commits offsets.
     """
 
     name: str
@@ -117,7 +119,7 @@ class Group:
 
 
 class _StoredRecord(NamedTuple):
-    """A record that is decoded at the end."""
+    """A record that is decoded after all records have been read."""
 
     offset: int
     record_type: int
@@ -136,7 +138,7 @@ class GroupState(TopicState):
     def add(self, record: LogRecord) -> None:
         """Apply a record, or the marker that ends a transaction.
 
-        Raises `CorruptRecordError` if it cannot be read.
+        Raises `CorruptRecordError` if the record cannot be read.
         """
         key = record.key
         if key is None:
@@ -145,76 +147,78 @@ class GroupState(TopicState):
             self._end_transaction(record.producer_id, MessageReader(key, 2).int16())
             return
         record_type = GROUP_CODEC.record_type(key)
-        if not self._is_known(partial(_checked_name, GROUP_CODEC, key, record.value, self._latest)):
+        if not self._count_record(
+            partial(_validate_record, GROUP_CODEC, key, record.value, self._latest)
+        ):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
             key = _OFFSET_COMMIT.to_bytes(2, "big") + key[2:]
         if record.value is None:
-            self._replace(key, self._latest.pop(key, None))
+            self._keep_superseded(key, self._latest.pop(key, None))
             for pending in self._pending.values():
                 pending.pop(key, None)
             return
         is_pending = record.producer_id != NO_PRODUCER_ID and key[1] == _OFFSET_COMMIT
         target = self._pending[record.producer_id] if is_pending else self._latest
         if not is_pending:
-            self._replace(key, target.get(key))
+            self._keep_superseded(key, target.get(key))
         target[key] = _StoredRecord(record.offset, record_type, record.value)
 
     def _end_transaction(self, producer_id: int, control_type: int) -> None:
-        for key, pending in self._pending.pop(producer_id, {}).items():
-            before = self._latest.get(key)
+        for key, record in self._pending.pop(producer_id, {}).items():
+            committed = self._latest.get(key)
             if control_type == CONTROL_COMMIT and (
-                before is None or pending.offset > before.offset
+                committed is None or record.offset > committed.offset
             ):
-                self._replace(key, before)
-                self._latest[key] = pending
+                self._keep_superseded(key, committed)
+                self._latest[key] = record
 
-    def _replace(self, key: bytes, before: _StoredRecord | None) -> None:
-        if self._earlier is not None and before is not None and key[1] == _OFFSET_COMMIT:
-            self._earlier.append((key, before))
+    def _keep_superseded(self, key: bytes, record: _StoredRecord | None) -> None:
+        if self._earlier is not None and record is not None and key[1] == _OFFSET_COMMIT:
+            self._earlier.append((key, record))
 
     def decode(self) -> tuple[list[Group], list[CommittedOffset]]:
         """Return groups by name, and committed offsets by group, topic and partition.
 
-        Includes groups that only commit offsets.
+        The result includes groups that only commit offsets.
         """
         groups: dict[str, Group] = {}
         offsets: list[CommittedOffset] = []
-        for key, value, stored in _decoded(self._latest.items()):
+        for key, value, record in _decode_records(self._latest.items()):
             name = key.text("group" if "group" in key else "groupId")
             group = groups.setdefault(name, Group(name))
             if "topic" in key:
-                offsets.append(_offset(key, value, stored.offset))
+                offsets.append(_decode_offset(key, value, record.offset))
             else:
-                _fill(group, GROUP_CODEC.name_of(stored.record_type), key, value)
-        offsets.sort(key=lambda one: (one.group, one.topic, one.partition))
+                _add_group_record(group, GROUP_CODEC.record_name(record.record_type), key, value)
+        offsets.sort(key=lambda offset: (offset.group, offset.topic, offset.partition))
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
     def earlier_offsets(self) -> list[CommittedOffset]:
-        """Return the superseded commits that the log still has."""
+        """Return the superseded commits in the log."""
         return [
-            _offset(key, value, stored.offset)
-            for key, value, stored in _decoded(self._earlier or ())
+            _decode_offset(key, value, record.offset)
+            for key, value, record in _decode_records(self._earlier or ())
         ]
 
     def open_offsets(self) -> list[CommittedOffset]:
         """Return the commits of transactions that are still open, which have no effect yet."""
         return [
-            _offset(key, value, stored.offset)
+            _decode_offset(key, value, record.offset)
             for pending in self._pending.values()
-            for key, value, stored in _decoded(pending.items())
+            for key, value, record in _decode_records(pending.items())
         ]
 
 
-def _decoded(
+def _decode_records(
     records: Iterable[tuple[bytes, _StoredRecord]],
 ) -> Iterator[tuple[Struct, Struct, _StoredRecord]]:
-    for key, stored in records:
-        value, _ = GROUP_CODEC.value(stored.record_type, stored.value)
-        yield GROUP_CODEC.key(key), value, stored
+    for key, record in records:
+        value, _ = GROUP_CODEC.decode_value(record.record_type, record.value)
+        yield GROUP_CODEC.decode_key(key), value, record
 
 
-def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
+def _decode_offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
     topic_id = value.text("topicId") if "topicId" in value else ZERO_UUID
     epoch = value.integer("leaderEpoch") if "leaderEpoch" in value else -1
     expires = value.integer("expireTimestamp") if "expireTimestamp" in value else -1
@@ -232,15 +236,15 @@ def _offset(key: Struct, value: Struct, record_offset: int) -> CommittedOffset:
     )
 
 
-def _fill(group: Group, name: str, key: Struct, value: Struct) -> None:
+def _add_group_record(group: Group, name: str, key: Struct, value: Struct) -> None:
     """Add the content of a record to a group."""
     member_id = key.text("memberId") if "memberId" in key else ""
-    kind, is_new, _ = name.partition("Group")
-    if is_new and kind:
-        group.kind = kind.lower()
+    group_type, is_new, _ = name.partition("Group")
+    if is_new and group_type:
+        group.kind = group_type.lower()
     match name:
         case "GroupMetadata":
-            _fill_classic(group, value)
+            _add_classic_group(group, value)
         case "ConsumerGroupMetadata" | "ShareGroupMetadata" | "StreamsGroupMetadata":
             group.epoch = value.integer("epoch")
         case _ if name.endswith("GroupTargetAssignmentMetadata"):
@@ -258,34 +262,38 @@ def _fill(group: Group, name: str, key: Struct, value: Struct) -> None:
             member = group.members.setdefault(member_id, GroupMember(member_id))
             member.epoch = value.integer("memberEpoch")
             if "assignedPartitions" in value:
-                member.assignment = _partitions(value.structs("assignedPartitions"), "topicId")
+                member.assignment = _list_assignments(
+                    value.structs("assignedPartitions"), "topicId"
+                )
 
 
-def _fill_classic(group: Group, value: Struct) -> None:
+def _add_classic_group(group: Group, value: Struct) -> None:
     group.epoch = value.integer("generation")
     group.protocol_type = value.text("protocolType")
     group.protocol = value.optional_text("protocol")
     group.leader = value.optional_text("leader")
     timestamp = value.integer("currentStateTimestamp")
     group.state_timestamp_ms = None if timestamp < 0 else timestamp
-    for found in value.structs("members"):
+    for member_message in value.structs("members"):
         member = GroupMember(
-            found.text("memberId"),
-            found.optional_text("groupInstanceId"),
-            found.text("clientId"),
-            found.text("clientHost"),
+            member_message.text("memberId"),
+            member_message.optional_text("groupInstanceId"),
+            member_message.text("clientId"),
+            member_message.text("clientHost"),
         )
         if group.protocol_type == _CONSUMER:
-            subscription = _protocol_message("Subscription", found.binary("subscription"))
-            assignment = _protocol_message("Assignment", found.binary("assignment"))
+            subscription = _protocol_message("Subscription", member_message.binary("subscription"))
+            assignment = _protocol_message("Assignment", member_message.binary("assignment"))
             if subscription is not None:
                 member.topics = subscription.texts("topics")
             if assignment is not None:
-                member.assignment = _partitions(assignment.structs("assignedPartitions"), "topic")
+                member.assignment = _list_assignments(
+                    assignment.structs("assignedPartitions"), "topic"
+                )
         group.members[member.member_id] = member
 
 
-def _partitions(topics: list[Struct], name: str) -> list[tuple[str, int]]:
+def _list_assignments(topics: list[Struct], name: str) -> list[tuple[str, int]]:
     return [
         (topic.text(name), partition)
         for topic in topics
@@ -294,7 +302,7 @@ def _partitions(topics: list[Struct], name: str) -> list[tuple[str, int]]:
 
 
 def _protocol_message(name: str, data: bytes | None) -> Struct | None:
-    """Parse a message of the consumer protocol; return None if the client wrote other bytes."""
+    """Parse a message of the consumer protocol; return None for bytes of another protocol."""
     (schema,) = [schema for schema in CONSUMER_PROTOCOL if schema.name.endswith(name)]
     reader = MessageReader(data or b"")
     try:
@@ -329,19 +337,19 @@ class Transaction:
     appended_ms: int = -1
 
     @classmethod
-    def of(cls, key: Struct, value: Struct, appended_ms: int) -> Transaction:
+    def from_record(cls, key: Struct, value: Struct, appended_ms: int) -> Transaction:
         """Convert a record with its append time."""
-        state = value.integer("transactionStatus")
-        known = 0 <= state < len(TRANSACTION_STATES)
+        status = value.integer("transactionStatus")
+        is_known = 0 <= status < len(TRANSACTION_STATES)
         return cls(
             key.text("transactionalId"),
-            TRANSACTION_STATES[state] if known else str(state),
+            TRANSACTION_STATES[status] if is_known else str(status),
             value.integer("producerId"),
             value.integer("producerEpoch"),
-            _known(value.integer("previousProducerId")),
-            _known(value.integer("nextProducerId")),
+            _none_if_negative(value.integer("previousProducerId")),
+            _none_if_negative(value.integer("nextProducerId")),
             value.integer("transactionTimeoutMs"),
-            _known(value.integer("transactionStartTimestampMs")),
+            _none_if_negative(value.integer("transactionStartTimestampMs")),
             value.integer("transactionLastUpdateTimestampMs"),
             tuple(
                 (topic.text("topic"), partition)
@@ -359,14 +367,14 @@ class TransactionLogState(TopicState):
         self._latest: dict[bytes, tuple[bytes, int]] = {}
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+        """Apply a record; raise `CorruptRecordError` if the record cannot be read."""
         if record.is_control:
             return
         if record.key is None:
             raise CorruptRecordError("the record has no key")
         key = record.key
-        name_of = partial(_checked_name, TRANSACTION_CODEC, key, record.value, self._latest)
-        if not self._is_known(name_of):
+        read_name = partial(_validate_record, TRANSACTION_CODEC, key, record.value, self._latest)
+        if not self._count_record(read_name):
             return
         if record.value is None:
             self._latest.pop(key, None)
@@ -374,18 +382,20 @@ class TransactionLogState(TopicState):
             self._latest[key] = record.value, record.timestamp_ms
 
     def transactions(self) -> list[Transaction]:
-        found = []
+        transactions = []
         for key, (value, appended_ms) in self._latest.items():
             decoded = TRANSACTION_CODEC.decode(key, value)
             if decoded.key is not None and decoded.value is not None:
-                found.append(Transaction.of(decoded.key, decoded.value, appended_ms))
-        return sorted(found, key=lambda one: one.transactional_id)
+                transactions.append(
+                    Transaction.from_record(decoded.key, decoded.value, appended_ms)
+                )
+        return sorted(transactions, key=lambda transaction: transaction.transactional_id)
 
 
 def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | None:
     """Return the transactional ID and state of a record; the state is None if deleted.
 
-    Returns None for other record types. Raises `CorruptRecordError` if it cannot be read.
+    Returns None for other record types. Raises `CorruptRecordError` if the record cannot be read.
     """
     if record.is_control:
         return None
@@ -400,10 +410,10 @@ def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | No
     name = decoded.key.text("transactionalId")
     if decoded.value is None:
         return name, None
-    return name, Transaction.of(decoded.key, decoded.value, record.timestamp_ms)
+    return name, Transaction.from_record(decoded.key, decoded.value, record.timestamp_ms)
 
 
-def _known(value: int) -> int | None:
+def _none_if_negative(value: int) -> int | None:
     return None if value < 0 else value
 
 
@@ -413,15 +423,15 @@ class RemoteLogState(TopicState):
         self._segments: dict[RemoteSegmentId, SegmentEvent] = {}
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record; raises `CorruptRecordError` if it cannot be read."""
+        """Apply a record; raise `CorruptRecordError` if the record cannot be read."""
         if record.is_control:
             return
         try:
             event = parse_metadata_record(record.value or b"")
         except CorruptRecordError as error:
-            self._is_known(partial(_name_of_unreadable, record.value, error))
+            self._count_record(partial(_unreadable_record_name, record.value, error))
             return
-        self._is_known(lambda: _NAMES[type(event)])
+        self._count_record(lambda: _EVENT_NAMES[type(event)])
         if isinstance(event, SegmentEvent):
             self._segments[event.id] = event
         elif isinstance(event, StateEvent):
@@ -431,16 +441,21 @@ class RemoteLogState(TopicState):
         """Return the segments that are not deleted, by topic, partition and offset."""
         return sorted(
             self._segments.values(),
-            key=lambda one: (one.topic, one.id.topic_id, one.id.partition, one.start_offset),
+            key=lambda segment: (
+                segment.topic,
+                segment.id.topic_id,
+                segment.id.partition,
+                segment.start_offset,
+            ),
         )
 
     def _update(self, event: StateEvent) -> None:
-        before = self._segments.get(event.id)
+        segment = self._segments.get(event.id)
         if event.state is SegmentState.DELETE_SEGMENT_FINISHED:
             self._segments.pop(event.id, None)
-        elif before is not None:
+        elif segment is not None:
             self._segments[event.id] = replace(
-                before,
+                segment,
                 state=event.state,
                 broker_id=event.broker_id,
                 event_timestamp_ms=event.event_timestamp_ms,
@@ -448,23 +463,23 @@ class RemoteLogState(TopicState):
             )
 
 
-def _checked_name(
-    codec: CoordinatorCodec, key: bytes, value: bytes | None, known: Container[bytes]
+def _validate_record(
+    codec: CoordinatorCodec, key: bytes, value: bytes | None, validated_keys: Container[bytes]
 ) -> str:
-    """Return the name of a record; raise `CorruptRecordError` if a broker cannot read it.
+    """Return the name of a record; raise `CorruptRecordError` if a broker cannot read the record.
 
-    `known` keys have been validated before.
+    `validated_keys` are not validated again.
     """
     record_type = codec.record_type(key)
-    name = codec.name_of(record_type)
-    if key not in known:
-        codec.key(key)
+    name = codec.record_name(record_type)
+    if key not in validated_keys:
+        codec.decode_key(key)
     if value is not None:
-        codec.value(record_type, value)
+        codec.decode_value(record_type, value)
     return name
 
 
-def _name_of_unreadable(value: bytes | None, error: CorruptRecordError) -> str:
+def _unreadable_record_name(value: bytes | None, error: CorruptRecordError) -> str:
     """Raise `UnknownRecordError` if a record is from a later release, otherwise `error`."""
     REMOTE_LOG_CODEC.decode(value)
     raise error

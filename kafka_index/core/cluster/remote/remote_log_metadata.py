@@ -100,23 +100,25 @@ MetadataEvent = SegmentEvent | StateEvent | PartitionDeleteEvent
 
 
 def parse_metadata_record(value: bytes) -> MetadataEvent:
-    """Parse the value of a record.
+    """Parse the value of a record of ``__remote_log_metadata``.
 
-    Raises `CorruptRecordError` for other records or unknown versions.
+    Raises `CorruptRecordError` if the type or version of the record is unknown.
     """
     reader = MessageReader(value)
-    frame, kind, version = (reader.unsigned_varint() for _ in range(3))
+    frame, api_key, version = (reader.unsigned_varint() for _ in range(3))
     if frame != _FRAME_VERSION:
-        raise CorruptRecordError("unknown frame version", expected=_FRAME_VERSION, found=frame)
-    parse = _PARSERS.get(kind)
+        raise CorruptRecordError(
+            "the record has an unknown frame version", expected=_FRAME_VERSION, found=frame
+        )
+    parse = _PARSERS.get(api_key)
     if parse is None:
-        raise CorruptRecordError("unknown record type", expected="0 to 2", found=kind)
-    schema = next(each for each in REMOTE_LOG_METADATA if each.api_key == kind)
+        raise CorruptRecordError("the record has an unknown type", expected="0 to 2", found=api_key)
+    schema = next(schema for schema in REMOTE_LOG_METADATA if schema.api_key == api_key)
     return parse(schema.read(reader, version))
 
 
-def _segment_event(message: Struct) -> SegmentEvent:
-    segment_id, topic = _segment_id(message)
+def _parse_segment_event(message: Struct) -> SegmentEvent:
+    segment_id, topic = _parse_segment_id(message)
     epochs = [
         EpochEntry(epoch.integer("leaderEpoch"), epoch.integer("offset"))
         for epoch in message.structs("segmentLeaderEpochs")
@@ -131,23 +133,23 @@ def _segment_event(message: Struct) -> SegmentEvent:
         message.integer("eventTimestampMs"),
         tuple(sorted(epochs, key=lambda entry: entry.epoch)),
         message.integer("segmentSizeInBytes"),
-        _state(message),
+        _parse_state(message),
         message.binary("customMetadata"),
         message.flag("txnIndexEmpty"),
     )
 
 
-def _state_event(message: Struct) -> StateEvent:
+def _parse_state_event(message: Struct) -> StateEvent:
     return StateEvent(
-        *_segment_id(message),
+        *_parse_segment_id(message),
         message.integer("brokerId"),
         message.integer("eventTimestampMs"),
         message.binary("customMetadata"),
-        _state(message),
+        _parse_state(message),
     )
 
 
-def _partition_delete_event(message: Struct) -> PartitionDeleteEvent:
+def _parse_partition_delete_event(message: Struct) -> PartitionDeleteEvent:
     partition = message.struct("topicIdPartition")
     return PartitionDeleteEvent(
         partition.text("id"),
@@ -159,7 +161,7 @@ def _partition_delete_event(message: Struct) -> PartitionDeleteEvent:
     )
 
 
-def _segment_id(message: Struct) -> tuple[RemoteSegmentId, str]:
+def _parse_segment_id(message: Struct) -> tuple[RemoteSegmentId, str]:
     segment = message.struct("remoteLogSegmentId")
     partition = segment.struct("topicIdPartition")
     segment_id = RemoteSegmentId(
@@ -168,20 +170,20 @@ def _segment_id(message: Struct) -> tuple[RemoteSegmentId, str]:
     return segment_id, partition.text("name")
 
 
-def _state(message: Struct) -> SegmentState:
+def _parse_state(message: Struct) -> SegmentState:
     state = message.integer("remoteLogSegmentState")
     try:
         return SegmentState(state)
     except ValueError:
         raise CorruptRecordError(
-            "unknown state of a remote segment", expected="0 to 3", found=state
+            "the record has an unknown segment state", expected="0 to 3", found=state
         ) from None
 
 
 _PARSERS: Mapping[int, Callable[[Struct], MetadataEvent]] = {
-    0: _segment_event,
-    1: _state_event,
-    2: _partition_delete_event,
+    0: _parse_segment_event,
+    1: _parse_state_event,
+    2: _parse_partition_delete_event,
 }
 
 
@@ -209,7 +211,7 @@ class RemoteLogMetadata:
     uploaded_to: dict[tuple[str, int], int] = field(default_factory=dict)
 
     @classmethod
-    def of_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
+    def from_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
         """Apply events; events of one partition must be in offset order."""
         metadata = cls()
         for event in events:
@@ -229,8 +231,8 @@ class RemoteLogMetadata:
             return
         self.segments[event.id] = replace(segment, state=event.state)
         if event.state is SegmentState.COPY_SEGMENT_FINISHED:
-            before = self.uploaded_to.get(partition, -1)
-            self.uploaded_to[partition] = max(before, segment.end_offset)
+            previous_end = self.uploaded_to.get(partition, -1)
+            self.uploaded_to[partition] = max(previous_end, segment.end_offset)
 
 
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
@@ -246,22 +248,22 @@ def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[Metada
         for window, start, batches in source.windows():
             convert = partial(table.convert, source=WindowBatches(window, start, batches))
             positions = batches.position_bytes
-            for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
-                if isinstance(found, BatchDamage):
-                    position = int(positions[found.batch])
-                    raise _unreadable(segment, position, found.error) from found.error
-                yield from _records(segment, found)
-        stop = source.stop
-        if stop is not None and not (segment.is_last and stop.is_tail):
+            for decoded in decoder.decode(window, positions - start, batches.size_bytes, convert):
+                if isinstance(decoded, BatchDamage):
+                    position = int(positions[decoded.batch])
+                    raise _unreadable_error(segment, position, decoded.error) from decoded.error
+                yield from _parse_records(segment, decoded)
+        scan_stop = source.stop
+        if scan_stop is not None and not (segment.is_last and scan_stop.is_tail):
             raise CorruptLogError(
-                f"the later states of remote segments are unknown: {stop.text}",
+                f"later events of remote segments cannot be read: {scan_stop.text}",
                 path=segment.log_path,
-                position_bytes=stop.position_bytes,
-                hint="give an intact copy of the log directory, or omit it",
+                position_bytes=scan_stop.position_bytes,
+                hint="give an intact copy of the log directory, or omit the directory",
             )
 
 
-def _records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRecord]:
+def _parse_records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRecord]:
     columns = (rows.column(name).to_pylist() for name in ("offset", "value", "is_control"))
     for offset, value, is_control in zip(*columns, strict=True):
         if is_control:
@@ -276,9 +278,11 @@ def _records(segment: SegmentFile, rows: pa.RecordBatch) -> Iterator[MetadataRec
         yield MetadataRecord(segment.partition, offset, event)
 
 
-def _unreadable(segment: SegmentFile, position: int, error: CorruptLogError) -> CorruptLogError:
+def _unreadable_error(
+    segment: SegmentFile, position: int, error: CorruptLogError
+) -> CorruptLogError:
     return CorruptLogError(
-        f"records of remote log metadata cannot be read: {error.message}",
+        f"remote log metadata cannot be read: {error.message}",
         path=segment.log_path,
         position_bytes=position,
     )

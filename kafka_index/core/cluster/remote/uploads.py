@@ -16,7 +16,6 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.cluster.remote.remote_log_metadata import (
     RemoteLogMetadata,
     RemoteSegmentId,
@@ -36,13 +35,14 @@ from kafka_index.core.fs.uris import (
     UUID_PATTERN,
     Layout,
     SegmentKey,
+    TieredOptions,
     parse_key,
     segment_path,
 )
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 
 # The objects of a completed upload, in the order in which they are written.
-_COMPLETE = {
+_COMPLETE_SUFFIXES = {
     Layout.LOCAL: (
         LOG_SUFFIX,
         *(suffix for suffix in INDEX_NAMES if suffix != TXN_INDEX_SUFFIX),
@@ -51,9 +51,7 @@ _COMPLETE = {
 }
 # The index object of a segment that Aiven's plugin stored as rows of an Iceberg table.
 _ICEBERG = re.compile(rf"(?:.*/)?metadata/{UUID_PATTERN}\.puffin")
-_ICEBERG_REASON = (
-    "a segment in Iceberg format: its records are rows of a table, and its batches are not stored"
-)
+_ICEBERG_REASON = "the segment is in Iceberg format, which stores table rows instead of batches"
 
 
 @dataclass(slots=True)
@@ -83,7 +81,7 @@ class RemoteObjects:
     @property
     def missing(self) -> list[str]:
         """The suffixes of objects that are missing for a completed upload."""
-        return [suffix for suffix in _COMPLETE[self.layout] if suffix not in self.sizes]
+        return [suffix for suffix in _COMPLETE_SUFFIXES[self.layout] if suffix not in self.sizes]
 
     def path(self, suffix: str, limit_bytes: int | None = None) -> str:
         """Return the path for opening a file of the segment; its log can end at `limit_bytes`."""
@@ -96,7 +94,7 @@ def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], li
     Raises `InputError` if a folder does not exist, cannot be listed, or contains only Iceberg
     tables.
     """
-    found: list[RemoteObjects] = []
+    all_segments: list[RemoteObjects] = []
     skipped: list[Skipped] = []
     for uri in options.uris:
         root = absolute_path(uri).rstrip("/")
@@ -106,20 +104,20 @@ def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], li
         segments, iceberg = _list_root(root, options)
         if iceberg and not segments:
             raise InputError(
-                "the segments are in Iceberg format, which is not supported: their records are "
-                "rows of tables, and their batches are not stored",
+                "segments in Iceberg format are not supported, because the format stores table "
+                "rows instead of batches",
                 path=iceberg[0],
             )
-        found += segments
+        all_segments += segments
         skipped += [Skipped(path, _ICEBERG_REASON) for path in iceberg]
-    return found, skipped
+    return all_segments, skipped
 
 
 def _list_root(root: str, options: TieredOptions) -> tuple[list[RemoteObjects], list[str]]:
     segments: dict[str, RemoteObjects] = {}
     iceberg = []
-    for path, size, mtime_ns, version in _files(root):
-        parsed = _parse(path, options)
+    for path, size, mtime_ns, version in _list_files(root):
+        parsed = _parse_path(path, options)
         if parsed is None:
             if _ICEBERG.fullmatch(path):
                 iceberg.append(f"{root}/{path}")
@@ -134,12 +132,12 @@ def _list_root(root: str, options: TieredOptions) -> tuple[list[RemoteObjects], 
     return list(segments.values()), iceberg
 
 
-def _files(root: str) -> Iterator[tuple[str, int, int, str]]:
+def _list_files(root: str) -> Iterator[tuple[str, int, int, str]]:
     for batch in store_of(root).list_tree(root):
         yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
-def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] | None:
+def _parse_path(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] | None:
     for layout in Layout if options.layout is None else (Layout(options.layout),):
         parsed = parse_key(layout, path)
         if parsed is not None:
@@ -151,24 +149,24 @@ def _parse(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, str] 
 
 
 def topic_names(
-    objects: Mapping[str, Sequence[RemoteObjects]], known: Mapping[str, str]
+    objects: Mapping[str, Sequence[RemoteObjects]], known_names: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Skipped]]:
     """Return the names of topics by ID, and the topics without a name.
 
-    `known` are names by ID, from events and log directories.
+    `known_names` are names by ID, from events and log directories.
     """
     names: dict[str, str] = {}
     skipped = []
     for topic_id, segments in objects.items():
-        first = segments[0]
-        name = known.get(topic_id)
-        if name is None and first.layout is Layout.LOCAL:
-            name = first.key.prefixed_topic
+        first_segment = segments[0]
+        name = known_names.get(topic_id)
+        if name is None and first_segment.layout is Layout.LOCAL:
+            name = first_segment.key.prefixed_topic
         if name is None:
-            name = _name_in_manifests(segments)
+            name = _read_topic_name(segments)
         if name is None:
-            reason = "the topic name is unknown: no manifest of this topic id can be read"
-            skipped.append(Skipped(f"{first.root}/{first.key.parent}", reason))
+            reason = "the topic name is unknown: no manifest of this topic ID can be read"
+            skipped.append(Skipped(f"{first_segment.root}/{first_segment.key.parent}", reason))
         else:
             names[topic_id] = name
     return names, skipped
@@ -184,29 +182,31 @@ def choose_topic_ids(
 
     `latest_upload_ns` is the time of each ID's last upload. `local_ids` has the IDs of topics with
     partition directories, which take precedence. Raises `InputError` if a `requested` ID is
-    unknown, or two of them have the same name.
+    unknown, or two requested IDs have the same name.
     """
     ids: dict[str, list[str]] = defaultdict(list)
     for topic_id, name in names.items():
         ids[name].append(topic_id)
-    chosen = {
+    selected_ids = {
         name: local_ids.get(name)
-        or max(same_name, key=lambda topic_id: (latest_upload_ns.get(topic_id, 0), topic_id))
-        for name, same_name in ids.items()
+        or max(topic_ids, key=lambda topic_id: (latest_upload_ns.get(topic_id, 0), topic_id))
+        for name, topic_ids in ids.items()
     }
     names_by_id = {topic_id: name for name, topic_id in local_ids.items()} | dict(names)
     requested_ids: dict[str, str] = {}
     for topic_id in requested:
         requested_name = names_by_id.get(topic_id)
         if requested_name is None:
-            raise InputError("no topic has this id", found=topic_id, hint="check --topic-id")
+            raise InputError("no topic has this ID", found=topic_id, hint="check --topic-id")
         if requested_ids.setdefault(requested_name, topic_id) != topic_id:
-            found = f"{requested_ids[requested_name]} and {topic_id}"
-            raise InputError(f"two topic ids of the topic {requested_name}", found=found)
-    return chosen | requested_ids
+            raise InputError(
+                f"two topic IDs were given for the topic {requested_name}",
+                found=f"{requested_ids[requested_name]} and {topic_id}",
+            )
+    return selected_ids | requested_ids
 
 
-def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
+def _read_topic_name(segments: Sequence[RemoteObjects]) -> str | None:
     for segment in segments:
         try:
             return read_manifest(store_of(segment.root), segment.name).topic
@@ -221,9 +221,9 @@ def _name_in_manifests(segments: Sequence[RemoteObjects]) -> str | None:
 EPOCHS_SUFFIX = ".leader_epoch_checkpoint"
 _REQUESTS = 16
 _STATE_REASONS = {
-    SegmentState.COPY_SEGMENT_STARTED: "its upload did not finish",
-    SegmentState.DELETE_SEGMENT_STARTED: "its deletion has begun",
-    SegmentState.DELETE_SEGMENT_FINISHED: "it was deleted",
+    SegmentState.COPY_SEGMENT_STARTED: "the upload did not finish",
+    SegmentState.DELETE_SEGMENT_STARTED: "the deletion was started",
+    SegmentState.DELETE_SEGMENT_FINISHED: "the segment was deleted",
 }
 
 
@@ -249,7 +249,8 @@ class Upload:
 class UnfinishedUpload:
     """A segment whose upload did not complete, or whose objects were damaged later.
 
-    The objects were damaged later if no other segment has the offsets and the log continues.
+    If the log continues after the segment, and no other segment has its offsets, the objects were
+    damaged.
     """
 
     objects: RemoteObjects
@@ -257,32 +258,32 @@ class UnfinishedUpload:
 
     @property
     def skipped(self) -> Skipped:
-        return Skipped(_path_of(self.objects), self.reason)
+        return Skipped(_main_path(self.objects), self.reason)
 
 
-def uploads_of_events(
-    objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, elsewhere: RemoteObjects
+def uploads_from_events(
+    objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, template: RemoteObjects
 ) -> tuple[list[Upload], list[Skipped]]:
     """Return the completed uploads of one partition by its events, and the skipped objects.
 
-    A completed upload whose objects are missing is included; reading it fails. The location of
-    missing objects is derived from `elsewhere`, the objects of any segment.
+    The result includes completed uploads without objects; reading them fails. The location of
+    missing objects is derived from `template`, the objects of any segment.
     """
-    by_id = {_id_of(each): each for each in objects}
+    by_id = {_segment_id(segment): segment for segment in objects}
     skipped = []
-    for segment_id, each in by_id.items():
+    for segment_id, segment in by_id.items():
         event = metadata.segments.get(segment_id)
         if event is None:
-            reason = "orphaned: no event of its partition contains the segment"
+            reason = "orphaned: no event of the partition refers to the segment"
         elif event.state is not SegmentState.COPY_SEGMENT_FINISHED:
             reason = f"{_STATE_REASONS[event.state]} ({event.state.name})"
         else:
             continue
-        skipped.append(Skipped(_path_of(each), reason))
-    partition = (elsewhere.key.topic_id, elsewhere.key.partition)
+        skipped.append(Skipped(_main_path(segment), reason))
+    partition = (template.key.topic_id, template.key.partition)
     uploads = [
         Upload(
-            by_id.get(segment_id) or _absent(event, elsewhere),
+            by_id.get(segment_id) or _missing_objects(event, template),
             event.topic,
             event.start_offset,
             event.end_offset,
@@ -297,32 +298,33 @@ def uploads_of_events(
     return uploads, skipped
 
 
-def uploads_of_objects(
+def uploads_from_objects(
     objects: Iterable[RemoteObjects],
 ) -> tuple[list[Upload], list[UnfinishedUpload]]:
     """Return the completed uploads among segments without events, from their objects."""
     unfinished = []
     complete = []
-    for each in objects:
-        if each.missing:
-            names = ", ".join(each.missing)
-            unfinished.append(UnfinishedUpload(each, f"half-uploaded: it has no {names}"))
+    for segment in objects:
+        if segment.missing:
+            reason = f"incomplete upload: the segment has no {', '.join(segment.missing)}"
+            unfinished.append(UnfinishedUpload(segment, reason))
         else:
-            complete.append(each)
+            complete.append(segment)
     uploads = []
     # Concurrently, because each upload takes a round trip.
     with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="tiered") as pool:
-        for each, upload in zip(complete, pool.map(_try_upload, complete), strict=True):
+        for segment, upload in zip(complete, pool.map(_read_upload, complete), strict=True):
             if isinstance(upload, Upload):
                 uploads.append(upload)
             else:
-                unfinished.append(UnfinishedUpload(each, str(upload)))
+                unfinished.append(UnfinishedUpload(segment, str(upload)))
     return uploads, unfinished
 
 
-def same_content(first: RemoteObjects, second: RemoteObjects) -> bool:
+def same_content(earlier_upload: RemoteObjects, later_upload: RemoteObjects) -> bool:
     """Return whether the logs of two segments have the same bytes."""
-    logs = [store_of(each.path(LOG_SUFFIX)).open(each.path(LOG_SUFFIX)) for each in (first, second)]
+    paths = [objects.path(LOG_SUFFIX) for objects in (earlier_upload, later_upload)]
+    logs = [store_of(path).open(path) for path in paths]
     with closing(logs[0]), closing(logs[1]):
         if logs[0].size_bytes != logs[1].size_bytes:
             return False
@@ -349,22 +351,22 @@ def end_position(upload: Upload, end_offset: int) -> int:
             log.stream(), segment_base_offset=upload.start_offset, verify_crc=False
         )
         for chunk in source.chunks():
-            after = np.flatnonzero(chunk.base_offset > end_offset)
-            if len(after):
-                return int(chunk.position_bytes[after[0]])
+            later_batches = np.flatnonzero(chunk.base_offset > end_offset)
+            if len(later_batches):
+                return int(chunk.position_bytes[later_batches[0]])
         return log.size_bytes
 
 
-def _try_upload(objects: RemoteObjects) -> Upload | KafkaIndexError:
+def _read_upload(objects: RemoteObjects) -> Upload | KafkaIndexError:
     try:
         if objects.layout is Layout.AIVEN:
-            return _of_manifest(objects)
-        return _of_log(objects)
+            return _upload_from_manifest(objects)
+        return _upload_from_log(objects)
     except CorruptObjectError as error:
         return error
 
 
-def _of_manifest(objects: RemoteObjects) -> Upload:
+def _upload_from_manifest(objects: RemoteObjects) -> Upload:
     manifest = read_manifest(store_of(objects.root), objects.name)
     return Upload(
         objects,
@@ -377,7 +379,7 @@ def _of_manifest(objects: RemoteObjects) -> Upload:
     )
 
 
-def _of_log(objects: RemoteObjects) -> Upload:
+def _upload_from_log(objects: RemoteObjects) -> Upload:
     path = objects.path(LOG_SUFFIX)
     index_path = objects.path(OFFSET_INDEX_SUFFIX)
     start_offset = objects.key.start_offset
@@ -393,16 +395,16 @@ def _of_log(objects: RemoteObjects) -> Upload:
             end_offset = int(chunk.last_offset[-1])
         if source.stop is not None:
             raise CorruptObjectError(
-                f"incomplete upload, or truncated since: {source.stop.text}",
+                f"the upload is incomplete, or the log was truncated later: {source.stop.text}",
                 path=f"{objects.name}.log",
             )
         size_bytes = log.size_bytes
-    history = read_epochs(objects)
+    log_epochs = read_epochs(objects)
     # Keep the epoch of the first offset, and all later epochs.
-    first = sum(entry.start_offset <= start_offset for entry in history) - 1
+    first_entry = sum(entry.start_offset <= start_offset for entry in log_epochs) - 1
     epochs = tuple(
         EpochEntry(entry.epoch, max(entry.start_offset, start_offset))
-        for entry in history[max(first, 0) :]
+        for entry in log_epochs[max(first_entry, 0) :]
     )
     return Upload(
         objects,
@@ -415,24 +417,24 @@ def _of_log(objects: RemoteObjects) -> Upload:
     )
 
 
-def _absent(event: SegmentEvent, elsewhere: RemoteObjects) -> RemoteObjects:
-    """Return a segment without objects, with the key that its objects would have."""
-    absent = replace(
-        elsewhere.key,
+def _missing_objects(event: SegmentEvent, template: RemoteObjects) -> RemoteObjects:
+    """Return a segment without objects, whose key is derived from its event."""
+    key = replace(
+        template.key,
         topic_id=event.id.topic_id,
         partition=event.id.partition,
         start_offset=event.start_offset,
         segment_id=event.id.segment_id,
     )
-    return RemoteObjects(elsewhere.root, elsewhere.layout, absent)
+    return RemoteObjects(template.root, template.layout, key)
 
 
-def _id_of(objects: RemoteObjects) -> RemoteSegmentId:
+def _segment_id(objects: RemoteObjects) -> RemoteSegmentId:
     key = objects.key
     return RemoteSegmentId(key.topic_id, key.partition, key.segment_id)
 
 
-def _path_of(objects: RemoteObjects) -> str:
+def _main_path(objects: RemoteObjects) -> str:
     """Return the path of an object of the segment, preferably its log."""
     suffixes = (LOG_SUFFIX, MANIFEST_SUFFIX, *objects.sizes)
     return objects.name + next(suffix for suffix in suffixes if suffix in objects.sizes)

@@ -138,7 +138,7 @@ def test_assumed_settings_are_reported_without_metadata_or_file(tmp_path: Path, 
     shutil.rmtree(dump / "__cluster_metadata-0")
     given = tmp_path / "given.properties"
     given.write_text(CONFIG)
-    text = "assumed index.interval.bytes=4096"
+    text = "index.interval.bytes=4096 was assumed"
 
     assert text in run_here("build", "--input", dump, "--output", tmp_path / "1").stdout
     assert text in run_here("restore", "--input", dump, "--output", tmp_path / "2").stdout

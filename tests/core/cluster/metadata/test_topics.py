@@ -318,7 +318,7 @@ def test_table_of_a_missing_internal_topic_is_rejected(offsets: Path) -> None:
 
     assert overview == [{"table": "groups", "rows": 1}, {"table": "offsets", "rows": 1}]
     with pytest.raises(InputError, match="__transaction_state"):
-        METADATA_TABLES["transactions"].of(read(offsets))
+        METADATA_TABLES["transactions"].build(read(offsets))
 
 
 def test_torn_metadata_log_is_a_fault_and_is_read_up_to_the_tear(offsets: Path) -> None:

@@ -10,10 +10,9 @@ import pyarrow.csv as pc
 import pytest
 
 from kafka_index.core.cluster.merged_listing import list_merged
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.names import segment_file_name
 from kafka_index.core.fs.registry import store_of
-from kafka_index.core.fs.uris import is_segment_path
+from kafka_index.core.fs.uris import TieredOptions, is_segment_path
 from tests.support.command_line import Argument, build_here, kafka_index
 from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting
 

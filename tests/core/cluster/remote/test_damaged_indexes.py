@@ -19,11 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index import read_records
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.format.records import ABORTED_TXN, field_position
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.tiered.tiered_store import INDEXES_SUFFIX, read_manifest
-from kafka_index.core.fs.uris import Layout
+from kafka_index.core.fs.uris import Layout, TieredOptions
 from tests.servers.s3 import S3Server
 from tests.support.campaign import combine_cases
 from tests.support.command_line import run_here

@@ -32,8 +32,8 @@ def _readable(
         candidates, _epochs(*lineage), same_content=lambda _first, _second: True
     )
     return (
-        [(_number(each.segment), each.segment.start_offset, each.end_offset) for each in readable],
-        [_number(each.segment) for each in rejected],
+        [(_number(each.upload), each.upload.start_offset, each.end_offset) for each in readable],
+        [_number(each.upload) for each in rejected],
     )
 
 

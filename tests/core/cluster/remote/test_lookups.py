@@ -14,13 +14,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index import read_records
-from kafka_index.core.cluster.remote.options import TieredOptions
-from kafka_index.core.log.choices import Resolve
+from kafka_index.core.fs.uris import TieredOptions
+from kafka_index.core.log.choices import By, Resolve
 from kafka_index.core.log.read.answers import UNREADABLE
-from kafka_index.core.query.choices import By
 from kafka_index.core.query.inventory import Inventory, collect_inventory
-from kafka_index.core.query.keys import Keys, QueryBatch
-from kafka_index.core.query.lookups import Lookups, LookupSettings
+from kafka_index.core.query.lookups import Keys, Lookups, LookupSettings, QueryBatch
 from tests.support.command_line import Argument, run_here
 from tests.support.remote import upload
 from tests.support.tiered import ENCRYPTED, SETTINGS, Setting, keys, setting

@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from kafka_index.core.cluster.merged_listing import list_merged
-from kafka_index.core.cluster.remote.options import TieredOptions
 from kafka_index.core.errors import InputError
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.fs.uris import is_segment_path
+from kafka_index.core.fs.uris import TieredOptions, is_segment_path
 from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
 from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -145,7 +144,7 @@ def test_incomplete_upload_is_listed_and_not_read() -> None:
 
     (skipped,) = listing.skipped
     assert "interrupted" in skipped.path
-    assert skipped.reason == "its upload did not finish (COPY_SEGMENT_STARTED)"
+    assert skipped.reason == "the upload did not finish (COPY_SEGMENT_STARTED)"
     assert skipped.path not in {segment.log_path for segment in listing.segments}
 
 
@@ -153,7 +152,7 @@ def test_later_of_two_equal_uploads_is_read_without_events() -> None:
     listing = _union(setting("aiven-plain"), with_data=False)
 
     (skipped,) = listing.skipped
-    assert skipped.reason == "a later upload has the same offsets, 0 to 14, and the same content"
+    assert skipped.reason == "a later upload also contains offsets 0 to 14, with the same content"
 
 
 @pytest.mark.parametrize("suffix", [".rsm-manifest", ".indexes", ".log"])
@@ -204,9 +203,9 @@ def test_recreated_topic_is_listed_and_can_be_selected_by_id(tmp_path: Path) -> 
         [at.data], TieredOptions((at.remote,), topic_ids=(old,)), topics=re.compile("log_gz")
     )
 
-    assert [each.reason for each in with_data.skipped] == [
-        f"another topic named log_gz (the selected one is {live.name[-22:]}): --topic-id {old}"
-    ]
+    selected = f"topic ID {live.name[-22:]} was selected for the name log_gz"
+    reason = f"{selected}; to read this topic, give --topic-id {old}"
+    assert [each.reason for each in with_data.skipped] == [reason]
     assert all(old in segment.log_path for segment in chosen.segments)
     assert {f"{at.data}/log_gz-0", str(live)} == {each.path for each in chosen.skipped}
 
@@ -236,7 +235,7 @@ def test_remote_segment_is_read_up_to_the_local_log_start(tmp_path: Path) -> Non
 
 def test_unknown_topic_id_is_rejected() -> None:
     at = setting("local")
-    with pytest.raises(InputError, match="no topic has this id"):
+    with pytest.raises(InputError, match="no topic has this ID"):
         list_merged([], TieredOptions((at.remote,), topic_ids=("x" * 22,)), topics=None)
 
 
@@ -246,7 +245,7 @@ def test_key_prefix_selects_the_keys_that_begin_with_it() -> None:
     options = TieredOptions((at.remote,), "aiven", "golden/tier.a_b-")
     assert list_merged([], options, topics=None).segments == everything.segments
 
-    with pytest.raises(InputError, match="no remote segments found"):
+    with pytest.raises(InputError, match="contains no remote segments"):
         list_merged([], TieredOptions((at.remote,), None, "golden/tier.a_c-"), topics=None)
 
 
@@ -264,7 +263,7 @@ def test_iceberg_segments_are_rejected_by_name(tmp_path: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "bKI9IZIyRVqFtx14oB1G3w.puffin").write_bytes(b"PFA1")
 
-    with pytest.raises(InputError, match="the segments are in Iceberg format") as caught:
+    with pytest.raises(InputError, match="segments in Iceberg format") as caught:
         list_merged([], TieredOptions((str(tmp_path),)), topics=None)
 
     assert caught.value.path == str(folder / "bKI9IZIyRVqFtx14oB1G3w.puffin")

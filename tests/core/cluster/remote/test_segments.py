@@ -370,7 +370,7 @@ def test_events_equal_the_output_of_kafka_dump_log(name: str) -> None:
 
 
 def test_last_state_of_a_segment_is_used() -> None:
-    metadata = RemoteLogMetadata.of_events(
+    metadata = RemoteLogMetadata.from_events(
         record.event for record in _records(setting("aiven-plain"))
     )
     states = [segment.state for segment in metadata.segments.values()]
@@ -401,5 +401,5 @@ def test_damaged_metadata_log_is_an_error_because_later_states_are_unknown(
     (folder / Path(segment.log_path).name).write_bytes(data)
 
     damaged = list_dump([str(folder)], topics=None).segments
-    with pytest.raises(CorruptLogError, match="the later states of remote segments are unknown"):
+    with pytest.raises(CorruptLogError, match="later events of remote segments cannot be read"):
         list(read_remote_log_metadata(damaged))
