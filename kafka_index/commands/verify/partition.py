@@ -495,13 +495,13 @@ class PartitionVerification:
     ) -> VerifiedPartition:
         partition, max_timestamp_ms = self._partition, self._settings.now_ms + CLOCK_SKEW_MS
         future_checks = [
-            segment
-            for segment in self._checks
-            if segment.header_facts.max_timestamp_ms > max_timestamp_ms
+            check
+            for check in self._checks
+            if check.header_facts.max_timestamp_ms > max_timestamp_ms
         ]
         gaps = tuple(
-            segment.as_gap(partition, self._segments[segment.log].log_path)
-            for segment in checker.missing.unexplained
+            gap.as_gap(partition, self._segments[gap.log].log_path)
+            for gap in checker.missing.unexplained
         )
         return VerifiedPartition(
             partition.topic,
@@ -514,7 +514,7 @@ class PartitionVerification:
             checker.end_offset,
             sum(segment.log_size_bytes for segment in self._segments),
             len(future_checks),
-            sum(segment.segment.log_size_bytes for segment in future_checks),
+            sum(check.segment.log_size_bytes for check in future_checks),
         )
 
     def _open_transaction_offset(self, merged: MergedPartition) -> int:

@@ -151,7 +151,7 @@ _RULES = {
 
 def classify_index(
     kind: FileKind,
-    stored: bytes,
+    stored_bytes: bytes,
     rebuilt: bytes | None,
     entries: StoredEntries,
     mismatch: IndexMismatch | None,
@@ -166,12 +166,14 @@ def classify_index(
     classification = _classify_mismatch(entries, mismatch, rules)
     if classification is None or classification.file_class is FileClass.INCOMPLETE:
         if entries.torn_bytes:
-            classification = _classify_torn(stored, entries, rules)
+            classification = _classify_torn(stored_bytes, entries, rules)
         elif entries.padding:
             classification = _classify_padded(entries, rules)
     elif kind is FileKind.INDEX and mismatch and classification.file_class is FileClass.STALE:
         classification = _classify_stale(classification, mismatch, startup)
-    return startup.unless_rebuilt(classification or _classify_matching(stored, rebuilt, rules))
+    return startup.unless_rebuilt(
+        classification or _classify_matching(stored_bytes, rebuilt, rules)
+    )
 
 
 def _classify_mismatch(
@@ -210,15 +212,17 @@ def _classify_stale(
     return classification
 
 
-def _classify_torn(stored: bytes, entries: StoredEntries, rules: _EntryRules) -> Classification:
-    complete_bytes = len(stored) - entries.torn_bytes
+def _classify_torn(
+    stored_bytes: bytes, entries: StoredEntries, rules: _EntryRules
+) -> Classification:
+    complete_bytes = len(stored_bytes) - entries.torn_bytes
     return Classification(
         FileClass.CORRUPT,
         rules.is_tail_harmful,
         complete_bytes,
         complete_bytes // rules.size,
         expected=f"a multiple of {rules.size} bytes",
-        found=f"{len(stored)} bytes",
+        found=f"{len(stored_bytes)} bytes",
         effect=rules.effects[FileClass.INCOMPLETE],
     )
 
@@ -236,25 +240,27 @@ def _classify_padded(entries: StoredEntries, rules: _EntryRules) -> Classificati
     )
 
 
-def _classify_matching(stored: bytes, rebuilt: bytes | None, rules: _EntryRules) -> Classification:
+def _classify_matching(
+    stored_bytes: bytes, rebuilt: bytes | None, rules: _EntryRules
+) -> Classification:
     """Classify entries that all match the log: a prefix of the built entries, or other entries."""
     if rebuilt is None:
         return Classification(
             FileClass.EQUIVALENT, found="all entries match the batch headers of the log"
         )
     entry_bytes = rules.size
-    if len(stored) < len(rebuilt) and rebuilt.startswith(stored):
+    if len(stored_bytes) < len(rebuilt) and rebuilt.startswith(stored_bytes):
         return Classification(
             FileClass.INCOMPLETE,
-            position_bytes=len(stored),
-            entry=len(stored) // entry_bytes,
+            position_bytes=len(stored_bytes),
+            entry=len(stored_bytes) // entry_bytes,
             expected=f"{len(rebuilt) // entry_bytes} entries",
-            found=f"{len(stored) // entry_bytes}",
+            found=f"{len(stored_bytes) // entry_bytes}",
             effect=rules.effects[FileClass.INCOMPLETE],
         )
-    shared_bytes = min(len(stored), len(rebuilt))
+    shared_bytes = min(len(stored_bytes), len(rebuilt))
     unequal_positions = np.flatnonzero(
-        np.frombuffer(stored, np.uint8, shared_bytes)
+        np.frombuffer(stored_bytes, np.uint8, shared_bytes)
         != np.frombuffer(rebuilt, np.uint8, shared_bytes)
     )
     first_unequal = int(unequal_positions[0]) if len(unequal_positions) else shared_bytes
@@ -263,12 +269,12 @@ def _classify_matching(stored: bytes, rebuilt: bytes | None, rules: _EntryRules)
         position_bytes=first_unequal,
         entry=first_unequal // entry_bytes,
         expected=f"the {len(rebuilt) // entry_bytes} entries of a rebuild",
-        found=f"{len(stored) // entry_bytes} entries that also match the log",
+        found=f"{len(stored_bytes) // entry_bytes} entries that also match the log",
     )
 
 
 def classify_transaction_index(
-    stored: bytes,
+    stored_bytes: bytes,
     rebuilt: bytes | None,
     base_offset: int,
     startup: SegmentStartup,
@@ -283,7 +289,7 @@ def classify_transaction_index(
     the producers before the segment are known.
     """
     entry_bytes = ABORTED_TXN.itemsize
-    entries = np.frombuffer(stored, ABORTED_TXN, len(stored) // entry_bytes)
+    entries = np.frombuffer(stored_bytes, ABORTED_TXN, len(stored_bytes) // entry_bytes)
     unknown_versions = np.flatnonzero(entry_versions(entries) > ABORTED_TXN_VERSION)
     low_offsets = np.flatnonzero(entries["last_offset"] < base_offset)
     if len(unknown_versions) and not (len(low_offsets) and low_offsets[0] < unknown_versions[0]):
@@ -303,7 +309,7 @@ def classify_transaction_index(
             f"{int(entries['last_offset'][low_offsets[0]])}",
             _SEGMENT_REBUILT,
         )
-    if stored == rebuilt:
+    if stored_bytes == rebuilt:
         return IDENTICAL
     if rebuilt is None or not is_state_known:
         return NOT_CHECKED
@@ -320,7 +326,7 @@ def classify_transaction_index(
             difference.fault.effect,
             harmful=True,
         )
-    elif torn_bytes := len(stored) % entry_bytes:
+    elif torn_bytes := len(stored_bytes) % entry_bytes:
         classification = _classify_entry(
             FileClass.CORRUPT,
             len(entries),

@@ -638,7 +638,7 @@ def _classify_inner_snapshot(
 
 
 def _classify_snapshot(
-    stored: bytes,
+    stored_bytes: bytes,
     rebuilt: bytes | None,
     expiration: ProducerExpiration,
     first_offset: int,
@@ -650,9 +650,9 @@ def _classify_snapshot(
     A transaction may have been opened before `first_offset`, the log start. In a compacted topic,
     batches of producers may be missing.
     """
-    if stored == rebuilt:
+    if stored_bytes == rebuilt:
         return IDENTICAL
-    entries = decode_snapshot(stored)
+    entries = decode_snapshot(stored_bytes)
     if rebuilt is None:
         return NOT_CHECKED
     difference = None

@@ -522,10 +522,7 @@ class _Startup:
                     directory,
                     *([os.path.dirname(current_path)] if current is not None else ()),
                 ]
-                offline = next(
-                    (prediction for prediction in paths if prediction in self._failed_directories),
-                    None,
-                )
+                offline = next((path for path in paths if path in self._failed_directories), None)
                 if offline is not None:
                     reason = (
                         "a broker exits when it renames the future replica, because "

@@ -214,7 +214,7 @@ def _has_separate_metadata_directory(properties: Mapping[str, str] | None) -> bo
 
 
 def _has_logs(directory: str) -> bool:
-    """Return whether a directory has partitions, apart from a metadata log, which may be a copy."""
+    """Return whether a directory has partitions other than a metadata log, which may be a copy."""
     names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
     return any(name != METADATA_LOG and parse_log_directory(name) for name in names)
 
