@@ -186,7 +186,7 @@ def server_environment(server: S3Server) -> Iterator[None]:
 def _counted() -> Iterator[Traffic]:
     """Count what is read of logs and indexes."""
     traffic = Traffic()
-    put, read = fetched_file.FetchedFile._put, segment_indexes._read  # noqa: SLF001, to count
+    put, read = fetched_file.FetchedFile._store_pages, segment_indexes._read  # noqa: SLF001, to count
 
     def counted_put(log: fetched_file.FetchedFile, start: int, data: Bytes) -> None:
         traffic.requests += 1
@@ -199,10 +199,10 @@ def _counted() -> Iterator[Traffic]:
         traffic.size_bytes += 0 if data is None else len(data)
         return data
 
-    fetched_file.FetchedFile._put = counted_put  # type: ignore[assignment, method-assign]  # noqa: SLF001
+    fetched_file.FetchedFile._store_pages = counted_put  # type: ignore[assignment, method-assign]  # noqa: SLF001
     segment_indexes._read = counted_read  # noqa: SLF001
     try:
         yield traffic
     finally:
-        fetched_file.FetchedFile._put = put  # type: ignore[method-assign]  # noqa: SLF001
+        fetched_file.FetchedFile._store_pages = put  # type: ignore[method-assign]  # noqa: SLF001
         segment_indexes._read = read  # noqa: SLF001

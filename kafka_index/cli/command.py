@@ -207,7 +207,7 @@ def report_unread_files(code: int) -> ExitCode:
 
 def _format_files(files: Sequence[Skipped]) -> str:
     more = f" and {plural(len(files) - 1, 'other')}" if len(files) > 1 else ""
-    return f"{files[0].shown}{more}"
+    return f"{files[0].path_with_target}{more}"
 
 
 # Masters accepted by Spark (SparkContext.createTaskScheduler, SparkSubmit), and Connect servers.

@@ -231,7 +231,7 @@ class RunSummary:
         from kafka_index.core.fs.paths import absolute_path  # noqa: PLC0415, slow to import
         from kafka_index.core.fs.registry import atomic_file  # noqa: PLC0415, slow to import
 
-        self._file = self._stack.enter_context(atomic_file(absolute_path(path), what="summary"))
+        self._file = self._stack.enter_context(atomic_file(absolute_path(path), noun="summary"))
 
     def write(self, exit_code: int, outcome: str) -> None:
         """Write the summary if requested and not yet written.

@@ -71,7 +71,7 @@ def test_no_command_accepts_a_password_option(
     result = run_here(*command.split(), *given)
 
     assert result.returncode == 2
-    assert re.search("contains a password|holds a secret", result.stderr), result.stderr
+    assert re.search("contains a password|contains a secret", result.stderr), result.stderr
     assert CANARY not in result.stdout + result.stderr
     # Nothing was opened, but for the summary.
     assert option == "--storage-option" or not list(tmp_path.iterdir())

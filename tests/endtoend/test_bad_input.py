@@ -285,7 +285,7 @@ def test_output_without_write_permission_is_rejected(
     (tmp_path / "out").mkdir(mode=0o555)
     arguments = ("--input", data, "--output", tmp_path / output)
     said = refused(tmp_path, *arguments, code=3, privileged=False)
-    assert "no permission to write here" in said
+    assert "no permission to write to the target" in said
 
 
 def test_folder_without_write_permission_is_not_built_in_place(data: Path, tmp_path: Path) -> None:
@@ -297,7 +297,7 @@ def test_folder_without_write_permission_is_not_built_in_place(data: Path, tmp_p
     (data / PARTITION).chmod(0o755)
     assert done.returncode == 3
     assert [row["status"] for row in rows] == ["failed"] * 4
-    assert all("no permission to write here" in row["reason"] for row in rows)
+    assert all("no permission to write to the target" in row["reason"] for row in rows)
     assert leftover_files(data) == []
     assert {name: at for name, at in state(data / PARTITION).items() if name != "."}.items() <= (
         before.items()

@@ -82,12 +82,12 @@ def _is_stopped(process: subprocess.Popen[str]) -> bool:
 @pytest.mark.parametrize(
     ("change", "how"),
     [
-        (_grow, "it grew from"),
-        (_cut, "it was truncated from|the file ends early"),
-        (_empty, "it was truncated from|the file ends early"),
-        (_replace, "it was replaced by another file"),
-        (_remove, "it was removed"),
-        (_write_into, "it was modified"),
+        (_grow, "grew from"),
+        (_cut, "truncated from|the file ends early"),
+        (_empty, "truncated from|the file ends early"),
+        (_replace, "replaced by another file"),
+        (_remove, ": removed"),
+        (_write_into, ": modified"),
     ],
 )
 def test_log_changed_during_the_scan_fails_and_is_built_when_unchanged(

@@ -157,10 +157,10 @@ def _long_log(base_offset: int, batches: int) -> bytes:
 @pytest.mark.parametrize(
     ("request_number", "is_removed", "how"),
     [
-        (1, False, "it was replaced"),
+        (1, False, "replaced"),
         # Three pieces are requested at once, and the fourth when the first has been scanned.
-        (remote_file.STREAM_BLOCKS, False, "it was replaced"),
-        (remote_file.STREAM_BLOCKS, True, "it was removed"),
+        (remote_file.STREAM_BLOCKS, False, "replaced"),
+        (remote_file.STREAM_BLOCKS, True, "removed"),
     ],
     ids=["replaced-before-it-is-read", "replaced-midway", "removed-midway"],
 )

@@ -138,7 +138,7 @@ def test_parent_of_data_directories_lists_the_data_directories(
     more = ("--output", tmp_path / "out") if command[0] in ("restore", "export") else ()
     result = run_here(*command, "--input", tmp_path / "dump", *more)
     assert result.returncode == 2
-    _, _, paths = on_one_line(result.stderr).partition("its data directories are below it: give ")
+    _, _, paths = on_one_line(result.stderr).partition("the path contains data directories: give ")
     assert set(map(Path, paths.split(", "))) == nested
     inputs = [each for path in nested for each in ("--input", path)]
     assert run_here(*command, *inputs, *more).returncode == 0

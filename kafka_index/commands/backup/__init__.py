@@ -35,7 +35,7 @@ def backup_broker(
     paths : path, or list of path
         All data directories of the broker, and the directory of its metadata log, or globs.
     output : path
-        The repository: a local folder or a URI. It is created if it does not exist.
+        The repository: a local folder or a URI. A missing repository is created.
     topics : str, re.Pattern or list of str, optional
         Only topics whose full name matches the regular expression, or whose name is listed. Every
         backup also contains ``__transaction_state``, ``__consumer_offsets`` and the metadata log.
@@ -46,7 +46,7 @@ def backup_broker(
     brokers : list of int
         The brokers that a backup expects; by default the brokers of the repository.
     wait : str or timedelta
-        How long the brokers of a backup wait for each other.
+        How long a broker waits for the other brokers of the backup.
     cut_at : time, optional
         Capture the logs at this cutoff time, which is the same for all brokers.
     bootstrap_server : str, optional

@@ -65,9 +65,9 @@ _HELP = {
     "uploaded_bytes": "Bytes that the newest backup added to the repository.",
     "stored_bytes": "Bytes of all chunks in the newest backup.",
     "lag_bytes": "Bytes above high watermarks, omitted from the newest backup.",
-    "partitions": "Partitions in the newest backup.",
-    "skipped_partitions": "Partitions that the newest backup skipped.",
-    "missing_brokers": "Expected brokers that are not in the newest backup.",
+    "partitions": "Number of partitions in the newest backup.",
+    "skipped_partitions": "Number of partitions that the newest backup skipped.",
+    "missing_brokers": "Number of expected brokers without a manifest in the newest backup.",
 }
 
 
@@ -88,7 +88,7 @@ def back_up(
     `inspected_partitions` has the partitions that the previous backup of this process inspected and
     other brokers stored, about 400 bytes per log. This backup updates the mapping.
 
-    Raises `BarrierMissedError` if the other brokers continued without this one at every attempt.
+    Raises `BarrierMissedError` if the other brokers continued without this broker at every attempt.
     """
     for attempt in range(1, MAX_MISSED_BARRIERS + 1):
         try:
@@ -204,7 +204,7 @@ class Monitor:
 
     def write_metrics(self) -> None:
         if self._metrics_path is not None:
-            _write_atomically(self._metrics_path, self._format_metrics().encode(), "metrics")
+            _write_atomically(self._metrics_path, self._format_metrics().encode(), "metrics file")
 
     def _record_end(self, error: str | None) -> None:
         self._ended_ms = now_ms()
@@ -221,7 +221,7 @@ class Monitor:
             skipped_partitions=0 if newest is None else len(newest.skipped_partitions),
             error=error,
         )
-        _write_atomically(self._health_path, msgspec.json.encode(health) + b"\n", "health")
+        _write_atomically(self._health_path, msgspec.json.encode(health) + b"\n", "health file")
 
     def _add_to_counter(self, name: str, increment: int, *labels: str) -> None:
         key = f"{_PREFIX}{name}{{{','.join((self._labels, *labels))}}}"
@@ -231,10 +231,10 @@ class Monitor:
         if self._metrics_path is None:
             return
         with suppress(FileNotFoundError, UnicodeDecodeError):
-            text = store_of(self._metrics_path).read(self._metrics_path).decode()
-            for key, count in _COUNTER.findall(text):
-                if key in self._counters:
-                    self._counters[key] = int(count)
+            metrics = store_of(self._metrics_path).read(self._metrics_path).decode()
+            for sample, count in _COUNTER.findall(metrics):
+                if sample in self._counters:
+                    self._counters[sample] = int(count)
 
     def _format_metrics(self) -> str:
         gauges: dict[str, float] = {"failed_backups": self._failed_backups}
@@ -265,21 +265,21 @@ class Monitor:
 
 
 def _result_gauges(result: BackupResult, time_ms: int) -> dict[str, float]:
-    sizes, skipped = result.sizes_bytes, len(result.skipped_partitions)
+    sizes, skipped_count = result.sizes_bytes, len(result.skipped_partitions)
     return {
         "last_cutoff_timestamp_seconds": result.cutoff_ms / _SECOND_MS,
         "age_seconds": max(time_ms - result.cutoff_ms, 0) / _SECOND_MS,
         "uploaded_bytes": sizes["new"],
         "stored_bytes": sizes["stored"],
         "lag_bytes": result.lag_bytes,
-        "partitions": len(result.partitions) - skipped,
-        "skipped_partitions": skipped,
+        "partitions": len(result.partitions) - skipped_count,
+        "skipped_partitions": skipped_count,
         "missing_brokers": len(result.missing_brokers),
     }
 
 
 def _write_atomically(path: str, data: bytes, noun: str) -> None:
-    with atomic_file(path, what=f"file of {noun}") as file:
+    with atomic_file(path, noun=noun) as file:
         file.write(data)
         file.commit(durable=False)
 

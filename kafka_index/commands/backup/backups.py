@@ -150,12 +150,12 @@ def list_backups(
     listed_backups = dict(
         list(brokers.items())[-request.last :] if request.last else brokers.items()
     )
-    now = now_ms()
+    time_ms = now_ms()
     rows: list[dict[str, object]] = []
     complete_ms: int | None = None
     is_damaged = False
     for backup in read_backups(repository, listed_backups):
-        row = _backup_row(backup, now)
+        row = _backup_row(backup, time_ms)
         is_damaged |= bool(backup.errors)
         if backup.is_complete:
             cutoff_ms = cutoff_time(backup.manifests)
@@ -166,22 +166,22 @@ def list_backups(
         pa.Table.from_pylist(rows, schema=LIST_REPORT.schema),
         RunOutcome.DAMAGE if is_damaged else RunOutcome.DONE,
         root=root,
-        now_ms=now,
+        now_ms=time_ms,
         earlier=len(brokers) - len(listed_backups),
     )
 
 
-def _backup_row(backup: BackupManifests, now: int) -> dict[str, object]:
+def _backup_row(backup: BackupManifests, time_ms: int) -> dict[str, object]:
     manifests = backup.manifests
     partitions = {
         partition.topic_partition for manifest in manifests for partition in manifest.partitions
     }
-    skipped = {
+    skipped_partitions = {
         TopicPartition(entry.topic, entry.partition)
         for manifest in manifests
         for entry in manifest.skipped
     }
-    skipped -= partitions
+    skipped_partitions -= partitions
     status, reason = "complete", None
     if backup.errors:
         status, reason = "damaged", str(backup.errors[0])
@@ -194,9 +194,11 @@ def _backup_row(backup: BackupManifests, now: int) -> dict[str, object]:
             "brokers did not synchronize: transactions and consumer groups may differ between "
             "brokers"
         )
-    elif skipped:
-        example = min(skipped).directory_name
-        reason = f"the backup skipped {plural(len(skipped), 'partition')}, such as {example}"
+    elif skipped_partitions:
+        example = min(skipped_partitions).directory_name
+        reason = (
+            f"the backup skipped {plural(len(skipped_partitions), 'partition')}, such as {example}"
+        )
     cutoff_ms = cutoff_time(manifests) if manifests else None
     opened_ms = backup_id_ms(backup.backup_id)
     return {
@@ -207,10 +209,10 @@ def _backup_row(backup: BackupManifests, now: int) -> dict[str, object]:
         "brokers": sorted(manifest.node_id for manifest in manifests),
         "missing_brokers": backup.missing_brokers,
         "partitions": len(partitions),
-        "skipped_partitions": len(skipped),
+        "skipped_partitions": len(skipped_partitions),
         "new_bytes": sum(manifest.new_bytes for manifest in manifests),
         "bytes": _sum_object_bytes(manifests),
-        "age_ms": max(now - (opened_ms if cutoff_ms is None else cutoff_ms), 0),
+        "age_ms": max(time_ms - (opened_ms if cutoff_ms is None else cutoff_ms), 0),
         "reason": reason,
     }
 
@@ -266,7 +268,7 @@ def verify_backups(
     expected_paths = {*paths.values()}
     sizes = {
         path: size
-        for relative_path, size, _ in repository.listed(DATA_FOLDER)
+        for relative_path, size, _ in repository.list_objects(DATA_FOLDER)
         if (path := f"{root}/{DATA_FOLDER}/{relative_path}") in expected_paths
     }
     sample = {
@@ -374,29 +376,32 @@ def _check_content(
 
 def _check_batches(data: Bytes, base_offset: int, last_offset: int) -> dict[str, object]:
     batches = LogBatches(data, 0, base_offset, verify_crc=True)
-    last = -1
+    actual_last_offset = -1
     for chunk in batches:
-        last = int(chunk.last_offset[-1])
+        actual_last_offset = int(chunk.last_offset[-1])
     if batches.stop is not None:
-        stop = batches.stop
-        reason = f"invalid batch at byte {stop.position_bytes}: {stop.reason_code}"
-        return _fault_columns("damaged", reason, stop.expected, stop.found)
-    if last != last_offset:
+        end_reason = batches.stop
+        reason = f"invalid batch at byte {end_reason.position_bytes}: {end_reason.reason_code}"
+        return _fault_columns("damaged", reason, end_reason.expected, end_reason.found)
+    if actual_last_offset != last_offset:
         return _fault_columns(
-            "damaged", "the last offset differs from the manifest", str(last_offset), str(last)
+            "damaged",
+            "the last offset differs from the manifest",
+            str(last_offset),
+            str(actual_last_offset),
         )
     return {"status": "intact"}
 
 
 def _fault_columns(
-    status: str, reason: str, expected: str | None = None, found: str | None = None
+    status: str, reason: str, expected: str | None = None, actual: str | None = None
 ) -> dict[str, object]:
     return {
         "status": status,
         "reason_code": status,
         "reason": reason,
         "expected": expected,
-        "found": found,
+        "found": actual,
     }
 
 
@@ -414,10 +419,10 @@ def expire_backups(
     """
     repository = open_repository(absolute_path(request.uri))
     repository.file()
-    now = now_ms()
+    time_ms = now_ms()
     backups = [*map(_summarize_backup, read_backups(repository, repository.brokers_with_heads()))]
-    retention_reasons = retained_backups(backups, request, now)
-    expired = [backup for backup in backups if backup.backup_id not in retention_reasons]
+    retention_reasons = retained_backups(backups, request, time_ms)
+    expired_backups = [backup for backup in backups if backup.backup_id not in retention_reasons]
     rows = [
         {
             "backup_id": backup.backup_id,
@@ -428,8 +433,8 @@ def expire_backups(
         for backup in backups
     ]
     if not request.dry_run:
-        _move_manifests(repository, expired)
-    collector = _GarbageCollector(repository, len(expired) if request.dry_run else 0)
+        _move_manifests(repository, expired_backups)
+    collector = _GarbageCollector(repository, len(expired_backups) if request.dry_run else 0)
     collector.delete(dry_run=request.dry_run)
     return ExpireBackupsResult(
         pa.Table.from_pylist(rows, schema=EXPIRE_REPORT.schema),
@@ -466,7 +471,7 @@ def _summarize_backup(backup: BackupManifests) -> _BackupSummary:
 
 
 def retained_backups(
-    backups: Sequence[_BackupSummary], request: ExpireBackupsRequest, now: int
+    backups: Sequence[_BackupSummary], request: ExpireBackupsRequest, time_ms: int
 ) -> dict[str, str]:
     """Return the IDs of the backups that do not expire, with the reasons.
 
@@ -482,7 +487,7 @@ def retained_backups(
             continue
         if backup.backup_id > newest:
             reasons[backup.backup_id] = "newer than the newest complete backup"
-        elif not backup.is_complete and now - backup_id_ms(backup.backup_id) < longest_ms:
+        elif not backup.is_complete and time_ms - backup_id_ms(backup.backup_id) < longest_ms:
             reasons[backup.backup_id] = "the backup may be in progress"
     newest_by_broker: dict[int, str] = {}
     for backup in backups:
@@ -573,15 +578,15 @@ class _ReferencedNames:
 class _GarbageCollector:
     """Deletes unreferenced objects, and the expired manifests that referred to them."""
 
-    def __init__(self, repository: Repository, unexpired_backups: int) -> None:
+    def __init__(self, repository: Repository, dry_expirations: int) -> None:
         self._repository = repository
         self._root, self._store = repository.root, repository.store
         # The number of backups that a dry run would expire.
-        self._unexpired_backups = unexpired_backups
+        self._dry_expirations = dry_expirations
         self._deleted_folders: set[str] = set()
         # Ages are relative to this time, because manifests that are put later are not listed.
         self._now_ms = now_ms()
-        self._spared_ns = self._ns_before_now(rules.SPARED_S)
+        self._spared_ns = self._age_limit_ns(rules.SPARED_S)
         self.objects = self.bytes = self.waiting_manifests = 0
 
     def delete(self, *, dry_run: bool) -> None:
@@ -590,24 +595,28 @@ class _GarbageCollector:
         # List expired manifests first. Backups based on a collectable manifest have ended, so the
         # second listing contains their manifests. List expired manifests again at the end, because
         # another expiration may have moved a manifest.
-        collectable = {key for key, is_collectable in self._list_expired() if is_collectable}
-        active = {
+        collectable_keys = {key for key, is_collectable in self._list_expired() if is_collectable}
+        active_keys = {
             (backup_id, node_id)
             for backup_id, brokers in repository.brokers_by_backup().items()
             for node_id in brokers
         }
-        expired = dict(self._list_expired())
+        collectable_by_key = dict(self._list_expired())
         # A killed expiration may have left a manifest in both folders.
-        collectable &= {key for key, is_collectable in expired.items() if is_collectable}
-        collectable -= active
-        waiting_manifests = expired.keys() - collectable
-        self.waiting_manifests = len(waiting_manifests) + self._unexpired_backups
+        collectable_keys &= {
+            key for key, is_collectable in collectable_by_key.items() if is_collectable
+        }
+        collectable_keys -= active_keys
+        waiting_manifests = collectable_by_key.keys() - collectable_keys
+        self.waiting_manifests = len(waiting_manifests) + self._dry_expirations
         # Another expiration may move an active manifest, which then waits for its collection.
         folders_by_key: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(
             waiting_manifests, (EXPIRED_FOLDER,)
         )
-        folders_by_key |= dict.fromkeys(active, (BACKUPS_FOLDER, EXPIRED_FOLDER))
-        references: defaultdict[str, _ReferencedNames] = defaultdict(_ReferencedNames)
+        folders_by_key |= dict.fromkeys(active_keys, (BACKUPS_FOLDER, EXPIRED_FOLDER))
+        referenced_names_by_folder: defaultdict[str, _ReferencedNames] = defaultdict(
+            _ReferencedNames
+        )
         for stored_manifest in map_requests(
             self._read_manifest,
             sorted(folders_by_key.items()),
@@ -615,14 +624,18 @@ class _GarbageCollector:
             name="manifests",
         ):
             for partition in stored_manifest.parse().partitions if stored_manifest else ():
-                references[partition.folder].add(partition)
-        referenced_names = {folder: referenced.names for folder, referenced in references.items()}
+                referenced_names_by_folder[partition.folder].add(partition)
+        referenced_names = {
+            folder: referenced.names for folder, referenced in referenced_names_by_folder.items()
+        }
         if dry_run:
             for objects in self._list_unreferenced(referenced_names):
                 self._count_deleted(*objects.values())
             return
         # Manifests first, so that no reader finds a backup without objects.
-        paths = [manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(collectable)]
+        paths = [
+            manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(collectable_keys)
+        ]
         self._store.delete(paths)
         for path in paths:
             self._store.delete_empty_directory(os.path.dirname(path))
@@ -633,17 +646,17 @@ class _GarbageCollector:
         day_ms = int(rules.LONGEST_BACKUP_S * 1000)
         self._delete_with_folders(expired_barriers(self._root, self._now_ms - day_ms))
         self._store.delete(repository.old_announcements())
-        for folder, damaged_names in repository.damaged().items():
+        for folder, damaged_names in repository.list_damaged().items():
             repository.unmark_damaged(folder, damaged_names - referenced_names.get(folder, set()))
         self._delete_with_folders([*self._list_temporary_files()])
 
-    def _ns_before_now(self, seconds: float) -> int:
-        return (self._now_ms - int(seconds * 1000)) * 1_000_000
+    def _age_limit_ns(self, age_s: float) -> int:
+        return (self._now_ms - int(age_s * 1000)) * 1_000_000
 
     def _list_temporary_files(self) -> Iterator[str]:
         """Yield temporary files that killed backups left on a local disk."""
         for folder in _FOLDERS_OF_SMALL_FILES if self._store.stages_locally else ():
-            for path, _, mtime_ns in self._repository.listed(folder):
+            for path, _, mtime_ns in self._repository.list_objects(folder):
                 name = os.path.basename(path)
                 is_temporary = name.startswith(".") and name.endswith(".tmp")
                 if is_temporary and mtime_ns < self._spared_ns:
@@ -657,18 +670,18 @@ class _GarbageCollector:
 
     def _list_expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
         """Yield backup ID and broker of expired manifests, and whether they may be collected."""
-        collectable_ns = self._ns_before_now(rules.LONGEST_BACKUP_S)
-        for path, _, mtime_ns in self._repository.listed(EXPIRED_FOLDER):
+        collectable_ns = self._age_limit_ns(rules.LONGEST_BACKUP_S)
+        for path, _, mtime_ns in self._repository.list_objects(EXPIRED_FOLDER):
             backup_id, _, name = path.partition("/")
             node_id = manifest_node(name)
             if node_id is not None:
                 yield (backup_id, node_id), mtime_ns < collectable_ns
 
     def _read_manifest(
-        self, item: tuple[tuple[str, int], tuple[str, ...]]
+        self, keyed_folders: tuple[tuple[str, int], tuple[str, ...]]
     ) -> StoredManifest | None:
         """Return a manifest; None if another expiration has deleted the manifest."""
-        key, folders = item
+        key, folders = keyed_folders
         with suppress(MissingManifestError):
             return self._repository.stored_manifest(*key, folders)
         return None
@@ -677,33 +690,33 @@ class _GarbageCollector:
         self, referenced_names: Mapping[str, set[str]]
     ) -> Iterator[dict[str, dict[str, int]]]:
         """Yield old unreferenced objects with sizes, by folder, in batches of limited size."""
-        unreferenced: defaultdict[str, dict[str, int]] = defaultdict(dict)
+        sizes_by_folder: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
-        for path, size, mtime_ns in self._repository.listed(DATA_FOLDER):
+        for path, size, mtime_ns in self._repository.list_objects(DATA_FOLDER):
             folder, _, name = f"{DATA_FOLDER}/{path}".rpartition("/")
             if mtime_ns < self._spared_ns and name not in referenced_names.get(folder, ()):
-                unreferenced[folder][name] = size
+                sizes_by_folder[folder][name] = size
                 count += 1
             if count >= _ANNOUNCEMENT_BATCH:
-                yield unreferenced
-                unreferenced, count = defaultdict(dict), 0
-        yield unreferenced
+                yield sizes_by_folder
+                sizes_by_folder, count = defaultdict(dict), 0
+        yield sizes_by_folder
 
-    def _announce_and_delete(self, objects: Mapping[str, Mapping[str, int]]) -> None:
+    def _announce_and_delete(self, sizes_by_folder: Mapping[str, Mapping[str, int]]) -> None:
         """Announce the deletion of objects, and delete the objects that are still old."""
-        remaining = dict(objects)
+        remaining_objects = dict(sizes_by_folder)
         announced_at: float | None = None
-        for folder, sizes in objects.items():
+        for folder, sizes in sizes_by_folder.items():
             self._deleted_folders.add(folder)
             is_complete = False
             while not is_complete:
                 listed_at = time.monotonic()
                 # Backups read the announcements made shortly before they started.
                 if announced_at is None or listed_at - announced_at > rules.SETTLED_S:
-                    self._repository.announce(remaining)
+                    self._repository.announce(remaining_objects)
                     announced_at = time.monotonic()
                 is_complete = self._list_and_delete(folder, sizes)
-            del remaining[folder]
+            del remaining_objects[folder]
 
     def _list_and_delete(self, folder: str, sizes: Mapping[str, int]) -> bool:
         """List a folder and delete its objects; return False if the listing becomes too old."""

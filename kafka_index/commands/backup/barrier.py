@@ -58,7 +58,7 @@ _Object = TypeVar("_Object", bound=msgspec.Struct)
 
 
 class BarrierMissedError(KafkaIndexError):
-    """A broker arrived too late at a barrier; it can open another backup."""
+    """A broker arrived too late at a barrier. The broker can open another backup."""
 
 
 class _BarrierOpened(msgspec.Struct, frozen=True, rename={"backup_id": "run"}):
@@ -79,7 +79,7 @@ class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored_folders": "tak
 class _StageClosed(msgspec.Struct, frozen=True):
     """The object that closes a stage.
 
-    The token distinguishes it from an equal list of another broker.
+    The token distinguishes this object from an equal list of another broker.
     """
 
     members: tuple[Int32, ...]
@@ -129,7 +129,7 @@ class Barrier:
         self._started_s = time.monotonic()
 
     def join(self) -> bool:
-        """Put the arrival of this broker; return False if another process has put it."""
+        """Put the arrival of this broker; return False if another process has already put it."""
         return self._put_object(f"{JOINED}/{self._node_id}{_SUFFIX}", _BrokerArrival(self._token))
 
     def await_capture(self) -> None:
@@ -244,7 +244,7 @@ class ScheduledCutoff(Barrier):
         super().__init__(root, backup_id, backup_id, node_id, brokers, timeout_s)
 
     def await_capture(self) -> None:
-        """Wait for the cutoff time; raises `BarrierMissedError` if it has passed."""
+        """Wait for the cutoff time; raises `BarrierMissedError` if the time has passed."""
         wait_s = self._time_ms / 1000 - time.time()
         if wait_s < 0:
             raise BarrierMissedError(f"the cutoff time of backup {self.backup_id} has passed")
@@ -304,9 +304,11 @@ def join_backup(
                 barrier = join(number, barrier_backup_id)
         if barrier is None:
             backup_id = backup_id_at(max(clock_ms(), earliest_ms))
-            opened = _BarrierOpened(backup_id, node_id, uuid.uuid4().hex)
+            opened_barrier = _BarrierOpened(backup_id, node_id, uuid.uuid4().hex)
             # If another broker was faster, the next iteration finds its barrier.
-            if _put_object(f"{root}/{BARRIERS_FOLDER}/{_barrier_name(number + 1)}/{_OPEN}", opened):
+            if _put_object(
+                f"{root}/{BARRIERS_FOLDER}/{_barrier_name(number + 1)}/{_OPEN}", opened_barrier
+            ):
                 barrier = join(number + 1, backup_id)
         if barrier is not None:
             return barrier

@@ -24,6 +24,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib.metadata import version
+from operator import itemgetter
 from typing import Self
 
 import msgspec
@@ -214,10 +215,14 @@ class CheckpointWatcher:
             if version is not None and version != self._versions[directory]:
                 self._replacements[directory] += 1
                 self._versions[directory] = version
-        pending = [path for path, count in self._replacements.items() if count < 2]
+        pending_directories = [path for path, count in self._replacements.items() if count < 2]
         if elapsed_s > 2 * self._interval_s:
-            pending = [path for path in pending if any(map(os.path.isdir, self._partitions[path]))]
-        return not pending
+            pending_directories = [
+                path
+                for path in pending_directories
+                if any(map(os.path.isdir, self._partitions[path]))
+            ]
+        return not pending_directories
 
     def read(self, source: Source) -> HighWatermarks:
         """Return the current content of the checkpoints.
@@ -389,7 +394,7 @@ class BrokerBackup:
         refuse_overlap(root, request.output, self.broker.paths)
         self.repository = open_repository(root).create(self.broker.cluster_id, request.brokers)
         self.previous = self.repository.newest(self.broker.node_id)
-        self._damaged_names = self.repository.damaged()
+        self._damaged_names = self.repository.list_damaged()
         # Partitions with damaged objects are read again, even if their directories are unchanged.
         self._earlier_partitions = {
             (partition_backup.topic_partition, partition_backup.topic_id): partition_backup
@@ -557,13 +562,13 @@ class BrokerBackup:
     def store(self, is_selected: Callable[[str], bool] = lambda _: True) -> None:
         """Store the selected partitions, given by folder, that are not stored yet."""
         with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
-            pending = [
+            pending_uploaders = [
                 uploader
                 for partition, captured in [*self._capture.partitions.items()]
                 if is_selected(partition_folder(partition, captured.topic_id))
                 and (uploader := self._store_or_skip(captured, uploads)) is not None
             ]
-            for uploader in pending:
+            for uploader in pending_uploaders:
                 self._finish_partition(uploader)
 
     def commit(
@@ -579,7 +584,7 @@ class BrokerBackup:
             high_watermarks_from=self._high_watermarks.source.value,
             barrier_members=members,
         )
-        skipped = tuple(self._skipped_partitions())
+        skipped_partitions = tuple(self._skipped_partitions())
         rows = sorted(self._rows, key=lambda row: (row.topic, row.partition))
         expected_brokers = {*brokers, self.broker.node_id}
         partitions = sorted(
@@ -593,7 +598,7 @@ class BrokerBackup:
             capture=capture,
             directories=self.broker.directories,
             partitions=tuple(partitions),
-            skipped=skipped,
+            skipped=skipped_partitions,
             new_bytes=sum(row.new_bytes or 0 for row in rows),
             tool_version=version("kafka-index"),
         )
@@ -619,10 +624,10 @@ class BrokerBackup:
         """Return whether an earlier backup contains all batches of a partition."""
         if captured.known is not None or captured.partition.topic == CLUSTER_METADATA_TOPIC:
             return True
-        earlier = self._earlier_partitions.get((captured.partition, captured.topic_id))
-        if earlier is None:
+        earlier_backup = self._earlier_partitions.get((captured.partition, captured.topic_id))
+        if earlier_backup is None:
             return False
-        earlier_segments = {segment.base_offset: segment for segment in earlier.segments}
+        earlier_segments = {segment.base_offset: segment for segment in earlier_backup.segments}
         return all(log.is_stored_as(earlier_segments.get(log.base_offset)) for log in captured.logs)
 
     def _store_or_skip(
@@ -640,7 +645,7 @@ class BrokerBackup:
     def _store_partition(
         self, captured: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
-        """Read a partition and upload its chunks; None if it was deleted concurrently."""
+        """Read a partition and upload its chunks; None if the partition was deleted."""
         is_compacted = self._is_compacted(captured)
         if captured.known is not None:
             uploader = PartitionUploader(
@@ -648,29 +653,33 @@ class BrokerBackup:
             )
             uploader.keep(captured.known)
             return uploader
-        earlier = self._find_earlier(captured)
+        earlier_backup = self._find_earlier(captured)
         is_stored = self._is_stored(captured)
         high_watermark = None
         if not is_stored:
             if not self._still_exists(captured):
                 return None
             high_watermark = self._high_watermark(captured)
-        elif earlier is not None and captured.partition.topic != CLUSTER_METADATA_TOPIC:
-            high_watermark = earlier.high_watermark
+        elif earlier_backup is not None and captured.partition.topic != CLUSTER_METADATA_TOPIC:
+            high_watermark = earlier_backup.high_watermark
         uploader = PartitionUploader(
             captured,
-            earlier,
+            earlier_backup,
             self._bandwidth,
             is_compacted=is_compacted,
             high_watermark=high_watermark,
         )
         existing_names: set[str] = set()
-        if earlier is not None and not is_stored:
-            existing_names = {chunk.object_name for chunk in earlier.chunks}
+        if earlier_backup is not None and not is_stored:
+            existing_names = {chunk.object_name for chunk in earlier_backup.chunks}
         log_bytes = sum(log.end_bytes for log in captured.logs)
-        covered_bytes = sum(segment.covered_bytes for segment in earlier.segments) if earlier else 0
-        if earlier is None or log_bytes - covered_bytes > _MIN_LISTING_BYTES:
-            existing_names |= self.repository.names(uploader.folder)
+        covered_bytes = (
+            sum(segment.covered_bytes for segment in earlier_backup.segments)
+            if earlier_backup
+            else 0
+        )
+        if earlier_backup is None or log_bytes - covered_bytes > _MIN_LISTING_BYTES:
+            existing_names |= self.repository.list_reusable_names(uploader.folder)
         damaged_names = self._damaged_names.get(uploader.folder, set())
         existing_names -= damaged_names
         uploader.read(lambda batch_range: uploads.put(uploader.folder, existing_names, batch_range))
@@ -679,14 +688,14 @@ class BrokerBackup:
         for name, data in captured.files.items():
             kept_file = KeptFile(name, *content_of(data))
             uploader.files.append(kept_file)
-            is_stored = earlier is not None and kept_file in earlier.files
+            is_stored = earlier_backup is not None and kept_file in earlier_backup.files
             if not is_stored or kept_file.object_name in damaged_names:
                 put_object(self.repository, f"{uploader.folder}/{kept_file.object_name}", data)
                 uploader.new_bytes += len(data)
         return uploader
 
     def _find_earlier(self, captured: CapturedPartition) -> PartitionBackup | None:
-        """Return a partition from an earlier backup of this broker or of another one."""
+        """Return a partition from an earlier backup of this broker or of another broker."""
         key = captured.partition, captured.topic_id
         if key in self._earlier_partitions or captured.partition.topic == CLUSTER_METADATA_TOPIC:
             return self._earlier_partitions.get(key)
@@ -698,9 +707,10 @@ class BrokerBackup:
                 for node_id in brokers
                 if node_id != self.broker.node_id
             }
-            for backup_id, node_id in sorted((newest[node_id], node_id) for node_id in newest):
+            for node_id, backup_id in sorted(newest.items(), key=itemgetter(1)):
                 with suppress(MissingManifestError):  # The manifest has just expired.
-                    for partition in self.repository.count_on(backup_id, node_id).partitions:
+                    manifest = self.repository.read_base_manifest(backup_id, node_id)
+                    for partition in manifest.partitions:
                         # The files of another broker are different files.
                         self._replica_partitions[partition.topic_partition, partition.topic_id] = (
                             msgspec.structs.replace(partition, segments=(), seen_directory=None)
@@ -708,7 +718,7 @@ class BrokerBackup:
         return self._replica_partitions.get(key)
 
     def _finish_partition(self, uploader: PartitionUploader) -> None:
-        """Wait for the chunks of a partition, and add it to the manifest."""
+        """Wait for the chunks of a partition, and add the partition to the manifest."""
         captured, leader = uploader.captured, self._leader(uploader.captured)
         partition_backup = uploader.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
@@ -737,8 +747,8 @@ class BrokerBackup:
     def _skipped_partitions(self) -> Iterator[SkippedPartition]:
         """Yield the skipped partitions, and add their rows."""
         previous_counts = {
-            (skipped.topic, skipped.partition): skipped.backups
-            for skipped in (self.previous.skipped if self.previous else ())
+            (skipped_partition.topic, skipped_partition.partition): skipped_partition.backups
+            for skipped_partition in (self.previous.skipped if self.previous else ())
         }
         for partition, error in sorted(self._capture.skipped.items()):
             backups = previous_counts.get((partition.topic, partition.partition), 0) + 1
@@ -800,8 +810,10 @@ class BrokerBackup:
         cluster = self._cluster or ClusterImage()
         policy = cluster.cleanup_policy(topic, properties, self.broker.node_id)
         if policy is None and self._cluster is None:
-            cleaned = self._cleaner_checkpoints[captured.directory]
-            return cleaned.find_offset(captured, must_be_later=self._is_locked) is not None
+            cleaner_checkpoint = self._cleaner_checkpoints[captured.directory]
+            return (
+                cleaner_checkpoint.find_offset(captured, must_be_later=self._is_locked) is not None
+            )
         return "compact" in (policy or "")
 
     def _read_cluster(self) -> ClusterImage | None:

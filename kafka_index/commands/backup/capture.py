@@ -122,15 +122,24 @@ class CapturedLog(msgspec.Struct, gc=False):
     settled_bytes: int = 0
     descriptor: int = -1
 
-    def is_stored_as(self, earlier: SeenSegment | None) -> bool:
-        """Return whether an earlier backup stored this whole file and it is unchanged."""
-        return earlier is not None and earlier.is_done and self.is_same_file(earlier)
+    def is_stored_as(self, earlier_segment: SeenSegment | None) -> bool:
+        """Return whether an earlier backup stored the complete file and the file is unchanged."""
+        return (
+            earlier_segment is not None
+            and earlier_segment.is_done
+            and self.is_same_file(earlier_segment)
+        )
 
-    def is_same_file(self, earlier: SeenSegment | None) -> bool:
+    def is_same_file(self, earlier_segment: SeenSegment | None) -> bool:
         """Return whether the file is unchanged since an earlier backup."""
-        return earlier is not None and (
+        return earlier_segment is not None and (
             (self.device, self.inode, self.ctime_ns, self.size_bytes)
-            == (earlier.device, earlier.inode, earlier.ctime_ns, earlier.size_bytes)
+            == (
+                earlier_segment.device,
+                earlier_segment.inode,
+                earlier_segment.ctime_ns,
+                earlier_segment.size_bytes,
+            )
         )
 
     def open(self) -> int:
@@ -162,8 +171,8 @@ class CapturedLog(msgspec.Struct, gc=False):
         self.end_bytes = self.size_bytes
         was_open = self.descriptor >= 0
         with suppress(SkippedError, OSError):
-            header_position = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
-            if not any(os.pread(self.open(), RECORD_BATCH_OVERHEAD_BYTES, header_position)):
+            tail_position = max(self.size_bytes - RECORD_BATCH_OVERHEAD_BYTES, 0)
+            if not any(os.pread(self.open(), RECORD_BATCH_OVERHEAD_BYTES, tail_position)):
                 for start in (start_bytes, 0):
                     end = _find_zeros(self.descriptor, start, self.size_bytes)
                     if end is not None:
@@ -192,10 +201,12 @@ def _find_zeros(descriptor: int, position: int, size_bytes: int) -> int | None:
             header = os.pread(descriptor, RECORD_BATCH_OVERHEAD_BYTES, position)
             if not any(header):
                 return position
-            after = position + LOG_OVERHEAD_BYTES + int.from_bytes(header[8:12], "big", signed=True)
-            if after - position < _MIN_BATCH_BYTES or after > size_bytes:
+            next_position = (
+                position + LOG_OVERHEAD_BYTES + int.from_bytes(header[8:12], "big", signed=True)
+            )
+            if next_position - position < _MIN_BATCH_BYTES or next_position > size_bytes:
                 break
-            position = after
+            position = next_position
         # The header may be incomplete because the broker is writing it.
         time.sleep(_END_PAUSE_S)
     return None
@@ -205,19 +216,19 @@ class OpenFiles:
     """Opens logs up to the limit of open files, and leaves some descriptors free."""
 
     def __init__(self) -> None:
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        if soft != hard:
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+        if soft_limit != hard_limit:
             with suppress(ValueError, OSError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-                soft = hard
+                resource.setrlimit(resource.RLIMIT_NOFILE, (hard_limit, hard_limit))
+                soft_limit = hard_limit
         self._available = max(
-            soft - _RESERVED_DESCRIPTORS - len(os.listdir(_DESCRIPTOR_DIRECTORY)), 0
+            soft_limit - _RESERVED_DESCRIPTORS - len(os.listdir(_DESCRIPTOR_DIRECTORY)), 0
         )
-        if soft == resource.RLIM_INFINITY:
+        if soft_limit == resource.RLIM_INFINITY:
             self._available = 1 << 30
 
     def open_if_allowed(self, log: CapturedLog) -> None:
-        """Open a log if the limit allows it; otherwise it is opened when it is read."""
+        """Open a log if the limit of open files allows it; otherwise the reader opens the log."""
         if log.descriptor < 0 and self._available:
             with suppress(SkippedError):
                 log.open()
@@ -311,7 +322,7 @@ class LogCapture:
         self._is_requested = is_requested
         self._inspector = PartitionInspector(directories, earlier_backups)
         self._partitions_by_name: dict[str, TopicPartition | None] = {}
-        # The newest listing, and the versions of the directories unless one changed during it.
+        # The newest listing. The versions are None if a directory changed during the listing.
         self._listing: list[tuple[TopicPartition, int, int]] = []
         self._listing_versions: list[tuple[int, int, int] | None] | None = None
         self._inspected_partitions = inspected_partitions or {}
@@ -342,8 +353,10 @@ class LogCapture:
 
         for partition, directory in self._locate_partitions(is_selected).items():
             try:
-                before = self._inspected_partitions.pop(partition, None)
-                self.partitions[partition] = self._inspector.inspect(partition, directory, before)
+                inspected = self._inspected_partitions.pop(partition, None)
+                self.partitions[partition] = self._inspector.inspect(
+                    partition, directory, inspected
+                )
             except SkippedError as error:
                 self.skipped[partition] = error
             except RemovedError:
@@ -363,22 +376,22 @@ class LogCapture:
         The listing is repeated while a partition is in two directories, or in only one of two
         listings. After the last attempt, such a partition is skipped.
         """
-        previous = second_last = None
+        previous_listing = second_last_listing = None
         for _ in attempts(at_once=2):
-            current = self._list_partitions(is_selected)
-            is_certain = self._listing_versions is not None or current == previous
-            if is_certain and all(len(locations) == 1 for locations in current.values()):
+            listing = self._list_partitions(is_selected)
+            is_certain = self._listing_versions is not None or listing == previous_listing
+            if is_certain and all(len(locations) == 1 for locations in listing.values()):
                 break
-            previous, second_last = current, previous
+            previous_listing, second_last_listing = listing, previous_listing
         else:
-            for partition, locations in current.items():
-                if len(locations) > 1 or (second_last or {}).get(partition) != locations:
+            for partition, locations in listing.items():
+                if len(locations) > 1 or (second_last_listing or {}).get(partition) != locations:
                     self.skipped[partition] = SkippedError(
                         "the partition was created or moved during the capture"
                     )
         return {
             partition: next(iter(locations))[0]
-            for partition, locations in sorted(current.items(), key=_capture_order)
+            for partition, locations in sorted(listing.items(), key=_capture_order)
             if partition not in self.skipped
         }
 
@@ -413,7 +426,7 @@ class LogCapture:
         return self._partitions_by_name[name]
 
     def _directory_versions(self) -> list[tuple[int, int, int] | None] | None:
-        """Return the versions of the directories; None if one may change with the same ctime."""
+        """Return the versions of the directories; None if a change may keep the same ctime."""
         now_ns = time.time_ns()
         try:
             versions = [directory_version(os.stat(path), now_ns) for path in self._directories]
@@ -422,9 +435,9 @@ class LogCapture:
         return None if None in versions else versions
 
 
-def _capture_order(item: tuple[TopicPartition, object]) -> tuple[int, str, int]:
+def _capture_order(keyed_partition: tuple[TopicPartition, object]) -> tuple[int, str, int]:
     """Return the sort key of a capture: coordinators' topics first, the metadata log last."""
-    topic, partition = item[0].topic, item[0].partition
+    topic, partition = keyed_partition[0].topic, keyed_partition[0].partition
     if topic in COORDINATOR_TOPICS:
         return COORDINATOR_TOPICS.index(topic), topic, partition
     return len(COORDINATOR_TOPICS) + (topic == CLUSTER_METADATA_TOPIC), topic, partition
@@ -460,34 +473,34 @@ class PartitionInspector:
         self._batch_ends: dict[tuple[int, int], int] = {}
 
     def inspect(
-        self, partition: TopicPartition, directory: int, before: CapturedPartition | None
+        self, partition: TopicPartition, directory: int, inspected: CapturedPartition | None
     ) -> CapturedPartition:
-        """Return the current state of a partition, or `before` itself if nothing has changed."""
-        after = None
+        """Return the current state of a partition, or `inspected` itself if nothing has changed."""
+        current = None
         try:
-            if before and before.directory == directory and self._is_unchanged(before):
-                after = before
-                if before.known is None:
-                    for log in before.logs if before.is_cleaned else before.logs[-1:]:
+            if inspected and inspected.directory == directory and self._is_unchanged(inspected):
+                current = inspected
+                if inspected.known is None:
+                    for log in inspected.logs if inspected.is_cleaned else inspected.logs[-1:]:
                         self._open_files.open_if_allowed(log)
             else:
-                after = self._inspect_until_unchanged(partition, directory)
-                _copy_settled_bytes(after, before)
-            return after
+                current = self._inspect_until_unchanged(partition, directory)
+                _copy_settled_bytes(current, inspected)
+            return current
         finally:
-            # Close `before` only now, because the inode of an open file is not reused.
-            if before is not None and after is not before:
-                before.close()
+            # Close `inspected` only now, because the inode of an open file is not reused.
+            if inspected is not None and current is not inspected:
+                inspected.close()
 
-    def _is_unchanged(self, before: CapturedPartition) -> bool:
+    def _is_unchanged(self, inspected: CapturedPartition) -> bool:
         """Return whether a partition is unchanged, except for the end of its last log."""
         try:
-            status = os.stat(before.path)
+            status = os.stat(inspected.path)
         except FileNotFoundError:
             return False
         # The same ctime means that no name in the directory has changed.
-        is_same = (status.st_dev, status.st_ino, status.st_ctime_ns) == before.seen_directory
-        return is_same and self._measure_last_log(before)
+        is_same = (status.st_dev, status.st_ino, status.st_ctime_ns) == inspected.seen_directory
+        return is_same and self._measure_last_log(inspected)
 
     def _measure_last_log(self, captured: CapturedPartition) -> bool:
         """Measure the last log again; return False if the log was replaced since the inspection."""
@@ -526,8 +539,8 @@ class PartitionInspector:
         reason = ""
         for attempt in attempts(at_once=1):
             try:
-                unchanged = self._reuse_earlier(partition, path, directory) if not attempt else None
-                return unchanged or self._inspect_once(partition, path, directory)
+                reused = self._reuse_earlier(partition, path, directory) if not attempt else None
+                return reused or self._inspect_once(partition, path, directory)
             except ConcurrentChangeError as error:
                 reason = str(error)
             except (FileNotFoundError, NotADirectoryError) as error:
@@ -547,25 +560,25 @@ class PartitionInspector:
         self, partition: TopicPartition, path: str, directory: int
     ) -> CapturedPartition | None:
         """Return a partition whose directory is unchanged since an earlier backup, else None."""
-        earlier = self._earlier_backups.get(partition)
-        if earlier is None or earlier.seen_directory is None:
+        earlier_backup = self._earlier_backups.get(partition)
+        if earlier_backup is None or earlier_backup.seen_directory is None:
             return None
         status = os.stat(path)
-        if (status.st_dev, status.st_ino, status.st_ctime_ns) != earlier.seen_directory:
+        if (status.st_dev, status.st_ino, status.st_ctime_ns) != earlier_backup.seen_directory:
             return None
-        last_segments = earlier.segments[-1:]
+        last_segments = earlier_backup.segments[-1:]
         captured = CapturedPartition(
             partition,
             path,
             directory,
-            earlier.topic_id,
+            earlier_backup.topic_id,
             status.st_dev,
             status.st_ino,
-            earlier.seen_directory,
+            earlier_backup.seen_directory,
             os.stat(f"{path}/{PARTITION_METADATA}").st_mtime_ns,
             [_log_from_segment(path, segment) for segment in last_segments],
-            earlier.epochs,
-            earlier.snapshot,
+            earlier_backup.epochs,
+            earlier_backup.snapshot,
         )
         if not self._measure_last_log(captured):
             return None
@@ -573,11 +586,11 @@ class PartitionInspector:
             log.is_stored_as(segment)
             for log, segment in zip(captured.logs, last_segments, strict=True)
         ):
-            captured.known = earlier
+            captured.known = earlier_backup
             return captured
-        # All logs before the last one are stored.
+        # All logs before the last log are stored.
         captured.logs = [
-            *(_log_from_segment(path, segment) for segment in earlier.segments[:-1]),
+            *(_log_from_segment(path, segment) for segment in earlier_backup.segments[:-1]),
             *captured.logs,
         ]
         self._open_files.open_if_allowed(captured.logs[-1])
@@ -590,7 +603,7 @@ class PartitionInspector:
         directory_fd = open_noatime(path, flags=os.O_DIRECTORY)
         logs: list[CapturedLog] = []
         try:
-            before = os.fstat(directory_fd)
+            directory_status = os.fstat(directory_fd)
             names = os.listdir(directory_fd)
             try:
                 id_text, id_file = read_noatime(PARTITION_METADATA, dir_fd=directory_fd)
@@ -607,11 +620,15 @@ class PartitionInspector:
                 else {}
             )
             names_by_base = _parse_logs(names)
-            for base, name in names_by_base.items():
+            for base_offset, name in names_by_base.items():
                 # Append logs one by one, so that open logs are closed if the next log fails.
                 logs.append(
                     self._inspect_log(
-                        directory_fd, f"{path}/{name}", name, base, earlier_segments.get(base)
+                        directory_fd,
+                        f"{path}/{name}",
+                        name,
+                        base_offset,
+                        earlier_segments.get(base_offset),
                     )
                 )
             earlier_last = earlier_segments.get(logs[-1].base_offset) if logs else None
@@ -622,9 +639,14 @@ class PartitionInspector:
             files = {}
             if partition.topic == CLUSTER_METADATA_TOPIC:
                 files = _read_metadata_files(directory_fd, names)
-            seen_directory = directory_version(before, started_ns)
+            seen_directory = directory_version(directory_status, started_ns)
             _refuse_changes(
-                directory_fd, path, before, names, logs, is_settled=seen_directory is not None
+                directory_fd,
+                path,
+                directory_status,
+                names,
+                logs,
+                is_settled=seen_directory is not None,
             )
         except BaseException:
             for log in logs:
@@ -637,8 +659,8 @@ class PartitionInspector:
             path,
             directory,
             topic_id,
-            before.st_dev,
-            before.st_ino,
+            directory_status.st_dev,
+            directory_status.st_ino,
             seen_directory,
             id_file.st_mtime_ns,
             logs,
@@ -648,24 +670,29 @@ class PartitionInspector:
         )
 
     def _inspect_log(
-        self, directory_fd: int, path: str, name: str, base: int, earlier: SeenSegment | None
+        self,
+        directory_fd: int,
+        path: str,
+        name: str,
+        base_offset: int,
+        earlier_segment: SeenSegment | None,
     ) -> CapturedLog:
-        if earlier is not None:
-            log = _log_from_status(path, base, os.stat(name, dir_fd=directory_fd))
-            if log.is_stored_as(earlier):
+        if earlier_segment is not None:
+            log = _log_from_status(path, base_offset, os.stat(name, dir_fd=directory_fd))
+            if log.is_stored_as(earlier_segment):
                 return log
         descriptor = self._open_files.open(name, directory_fd)
         if descriptor < 0:
-            return _log_from_status(path, base, os.stat(name, dir_fd=directory_fd))
+            return _log_from_status(path, base_offset, os.stat(name, dir_fd=directory_fd))
         try:
-            return _log_from_status(path, base, os.fstat(descriptor), descriptor)
+            return _log_from_status(path, base_offset, os.fstat(descriptor), descriptor)
         except BaseException:
             os.close(descriptor)
             raise
 
 
 def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, int, int] | None:
-    """Return device, inode and ctime of a directory; None if it may change with the same ctime.
+    """Return device, inode and ctime of a directory; None if a change may keep the same ctime.
 
     `started_ns` is the time before the inspection.
     """
@@ -689,22 +716,22 @@ def _parse_logs(names: Sequence[str]) -> dict[int, str]:
     names_by_base = {}
     for name in sorted(names):
         if name.endswith(LOG_SUFFIX):
-            parsed = parse_segment_file(name)
-            if parsed is not None:
-                names_by_base[parsed.base_offset] = name
+            segment_file = parse_segment_file(name)
+            if segment_file is not None:
+                names_by_base[segment_file.base_offset] = name
         elif name.endswith(LOG_SUFFIX + SWAP_SUFFIX):
             raise ConcurrentChangeError("the log cleaner was replacing segments")
     return names_by_base
 
 
 def _log_from_status(
-    path: str, base: int, status: os.stat_result, descriptor: int = -1
+    path: str, base_offset: int, status: os.stat_result, descriptor: int = -1
 ) -> CapturedLog:
     if not stat.S_ISREG(status.st_mode):
         raise SkippedError(f"{path} is not a regular file", is_fault=True)
     size = status.st_size
     file = status.st_dev, status.st_ino, status.st_ctime_ns, size
-    return CapturedLog(path, base, *file, end_bytes=size, descriptor=descriptor)
+    return CapturedLog(path, base_offset, *file, end_bytes=size, descriptor=descriptor)
 
 
 def _log_from_segment(path: str, segment: SeenSegment) -> CapturedLog:
@@ -740,34 +767,37 @@ def _read_metadata_files(directory_fd: int, names: Sequence[str]) -> dict[str, b
 def _refuse_changes(
     directory_fd: int,
     path: str,
-    before: os.stat_result,
+    directory_status: os.stat_result,
     names: Sequence[str],
     logs: Sequence[CapturedLog],
     *,
     is_settled: bool,
 ) -> None:
     """Raise `ConcurrentChangeError` if the directory changed since the inspection started."""
-    current = os.stat(path)
-    if (current.st_dev, current.st_ino) != (before.st_dev, before.st_ino):
+    current_status = os.stat(path)
+    if (current_status.st_dev, current_status.st_ino) != (
+        directory_status.st_dev,
+        directory_status.st_ino,
+    ):
         raise ConcurrentChangeError("the partition directory was replaced")
-    if current.st_ctime_ns != before.st_ctime_ns:
+    if current_status.st_ctime_ns != directory_status.st_ctime_ns:
         raise ConcurrentChangeError("files were added, renamed or deleted")
     if is_settled:
         return
     if sorted(os.listdir(directory_fd)) != sorted(names):
         raise ConcurrentChangeError("files were added, renamed or deleted")
     for log in logs:
-        status = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
-        if (status.st_dev, status.st_ino) != (log.device, log.inode):
+        log_status = os.stat(os.path.basename(log.path), dir_fd=directory_fd)
+        if (log_status.st_dev, log_status.st_ino) != (log.device, log.inode):
             raise ConcurrentChangeError("a segment was replaced")
 
 
-def _copy_settled_bytes(after: CapturedPartition, before: CapturedPartition | None) -> None:
+def _copy_settled_bytes(captured: CapturedPartition, inspected: CapturedPartition | None) -> None:
     """Copy the settled bytes of each log from the inspection before the captures."""
-    if before is None or before.topic_id != after.topic_id:
+    if inspected is None or inspected.topic_id != captured.topic_id:
         return
-    settled_sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in before.logs}
-    for log in after.logs:
+    settled_sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in inspected.logs}
+    for log in captured.logs:
         settled_bytes = settled_sizes.get((log.path, log.device, log.inode), 0)
         log.settled_bytes = settled_bytes if settled_bytes <= log.size_bytes else 0
 
@@ -812,9 +842,9 @@ def _search_header(
     position, window_bytes = 0, _SEARCH_WINDOW_BYTES
     while position < log.size_bytes:
         window = np.empty(min(window_bytes, log.size_bytes - position), np.uint8)
-        filled = file.read_into(position, window.data)
-        is_truncated, window = filled < len(window), window[:filled]
-        code, after, count = scan_batches(
+        read_bytes = file.read_into(position, window.data)
+        is_truncated, window = read_bytes < len(window), window[:read_bytes]
+        code, next_position, count = scan_batches(
             window,
             position,
             log.size_bytes,
@@ -836,7 +866,7 @@ def _search_header(
                 return None
             window_bytes = max(2 * window_bytes, LOG_OVERHEAD_BYTES + entry_length(window))
             continue
-        position = int(after)
+        position = int(next_position)
     return None
 
 

@@ -75,7 +75,7 @@ _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
 # Maximum size of chunks that are read and not yet uploaded.
 _MAX_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
-# Small chunks are merged if there are this many, and the result is larger by this factor.
+# Minimum number of merged chunks, and minimum ratio of the merged size to the largest chunk.
 _MIN_MERGED_CHUNKS, _MIN_GROWTH = 16, 8
 
 
@@ -127,7 +127,7 @@ class LogChunkReader:
         self._is_at_limit = False
 
     def batch_ranges(self, *, is_cleaned: bool) -> Iterator[BatchRange]:
-        """Yield the batches; raises `SkippedError` if they are corrupt or cannot be read."""
+        """Yield the batches; raises `SkippedError` if a batch is corrupt or cannot be read."""
         log = self._log
         if self.position >= self._size_bytes:
             return
@@ -168,17 +168,17 @@ class LogChunkReader:
         window_bytes = min(MAX_CHUNK_BYTES, self._size_bytes - self.position)
         while True:
             buffer = np.empty(window_bytes, np.uint8)
-            filled = file.read_into(self.position, buffer.data)
-            self.read_bytes += filled
-            if filled < window_bytes:
+            read_bytes = file.read_into(self.position, buffer.data)
+            self.read_bytes += read_bytes
+            if read_bytes < window_bytes:
                 # A preallocated file was truncated to the end of its batches.
-                self._size_bytes = self.position + filled
-            batches, code = self._scan(buffer[:filled])
+                self._size_bytes = self.position + read_bytes
+            batches, code = self._scan(buffer[:read_bytes])
             if batches.rows or code != SCAN_NEED_BYTES:
                 break
             window_bytes = LOG_OVERHEAD_BYTES + entry_length(buffer)
         if code not in (SCAN_END, SCAN_NEED_BYTES):
-            self._check_end(code, batches, buffer[:filled])
+            self._check_end(code, batches, buffer[:read_bytes])
         return self._limit_to_high_watermark(batches)
 
     def _scan(self, buffer: Bytes) -> tuple[_Batches, int]:
@@ -245,10 +245,10 @@ class LogChunkReader:
 
     def _limit_to_high_watermark(self, batches: _Batches) -> _Batches:
         if self._high_watermark is not None:
-            below = int(np.searchsorted(batches.last_offsets, self._high_watermark))
-            if below < batches.rows:
+            rows_below = int(np.searchsorted(batches.last_offsets, self._high_watermark))
+            if rows_below < batches.rows:
                 self._is_finished = self.is_below = True
-                batches = batches.first(below)
+                batches = batches.first(rows_below)
         settled_end = self._log.settled_bytes - self.position
         count = int(np.searchsorted(batches.ends, settled_end, side="right"))
         if count:
@@ -256,18 +256,18 @@ class LogChunkReader:
         return batches
 
     def _check_end(self, code: int, batches: _Batches, buffer: Bytes) -> None:
-        """End the log at a batch that is being written, or at zeros; raise if it is corrupt."""
+        """End the log at an incomplete batch or at zeros; raise `SkippedError` for corruption."""
         end_bytes = batches.end_bytes
-        remaining = buffer[end_bytes:]
+        remaining_bytes = buffer[end_bytes:]
         self._is_finished = True
         is_last = self._end_offset is None
         if code in (SCAN_TORN_HEADER, SCAN_TORN_BATCH) and is_last:
             return
-        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and is_zero_filled(remaining):
+        if code in (SCAN_TORN_HEADER, SCAN_BAD_LENGTH) and is_zero_filled(remaining_bytes):
             return
-        if is_last and len(remaining) >= RECORD_BATCH_OVERHEAD_BYTES:
+        if is_last and len(remaining_bytes) >= RECORD_BATCH_OVERHEAD_BYTES:
             high_watermark = self._high_watermark
-            base = int.from_bytes(remaining[:8].tobytes(), "big", signed=True)
+            base = int.from_bytes(remaining_bytes[:8].tobytes(), "big", signed=True)
             if high_watermark is not None and base >= high_watermark:
                 self.is_below = True
                 return
@@ -301,7 +301,7 @@ class _Batches(NamedTuple):
         return int(self.ends[-1]) if self.rows else 0
 
     def base_offset(self, row: int) -> int | None:
-        """Return the first offset of a batch; None if the batch does not contain it."""
+        """Return the first offset of a batch; None for v0 and v1 messages."""
         return None if self.is_old[row] else int(self.base_offsets[row])
 
     def first(self, count: int) -> _Batches:
@@ -319,10 +319,10 @@ def _select_chunk_ends(batches: _Batches, *, is_last: bool) -> list[int]:
     for number in range(4):
         positions = np.minimum(starts + _CRC_OFFSET + number, len(batches.buffer) - 1)
         crcs = crcs << 8 | batches.buffer[positions]
-    selected = crcs < (ends - starts) * (_CRC_VALUES // _MEAN_EXTRA_BYTES)
+    is_selected = crcs < (ends - starts) * (_CRC_VALUES // _MEAN_EXTRA_BYTES)
     end_rows = []
     start_bytes = 0
-    for row in np.flatnonzero(selected).tolist():
+    for row in np.flatnonzero(is_selected).tolist():
         if int(ends[row]) - start_bytes >= MIN_COMPACTED_CHUNK_BYTES:
             end_rows.append(row + 1)
             start_bytes = int(ends[row])
@@ -366,8 +366,8 @@ def read_chunk(
         return None
     data = np.empty(chunk.size_bytes, np.uint8)
     with open_reader(log, end, bandwidth) as file:
-        filled = file.read_into(position_bytes, data.data)
-    return data if filled == chunk.size_bytes and hash_of(data.data) == chunk.sha256 else None
+        read_bytes = file.read_into(position_bytes, data.data)
+    return data if read_bytes == chunk.size_bytes and hash_of(data.data) == chunk.sha256 else None
 
 
 class ChunkUploader:
@@ -433,7 +433,7 @@ def put_object(repository: Repository, path: str, data: bytes | memoryview) -> N
 
 
 class PartitionUploader:
-    """Stores a captured partition; `earlier` is the partition in an earlier backup.
+    """Stores a captured partition; `earlier_backup` is the partition in an earlier backup.
 
     `high_watermark` is None if the log ends are committed. `files` are stored unchanged.
     """
@@ -441,7 +441,7 @@ class PartitionUploader:
     def __init__(
         self,
         captured: CapturedPartition,
-        earlier: PartitionBackup | None,
+        earlier_backup: PartitionBackup | None,
         bandwidth: Bandwidth,
         *,
         is_compacted: bool,
@@ -453,34 +453,36 @@ class PartitionUploader:
         #: Names of damaged objects that cannot be stored again.
         self.lost_objects: set[str] = set()
         self.new_bytes = self._read_bytes = 0
-        self._earlier = earlier
+        self._earlier = earlier_backup
         self._bandwidth = bandwidth
         self._is_compacted = is_compacted
         self._high_watermark = high_watermark
         self._logs = captured.logs
         self._earlier_segments = (
-            {segment.base_offset: segment for segment in earlier.segments} if earlier else {}
+            {segment.base_offset: segment for segment in earlier_backup.segments}
+            if earlier_backup
+            else {}
         )
-        self._earlier_header = earlier.last_header if earlier else None
+        self._earlier_header = earlier_backup.last_header if earlier_backup else None
         self._last_header: bytes | None = None
         self._reused_chunks: list[LogChunk] = []
         self._uploads: list[Future[tuple[LogChunk, int]]] = []
         self._segments: list[SeenSegment] = []
         self._end_offset = 0
-        self._settled_offset = earlier.end_offset if earlier else 0
+        self._settled_offset = earlier_backup.end_offset if earlier_backup else 0
         self._has_gap = self._is_truncated = False
 
-    def keep(self, earlier: PartitionBackup) -> None:
+    def keep(self, earlier_backup: PartitionBackup) -> None:
         """Use the chunks of an earlier backup, because the partition is unchanged."""
-        self._high_watermark = earlier.high_watermark
-        self._reused_chunks, self._segments = [*earlier.chunks], [*earlier.segments]
-        self._end_offset = earlier.end_offset
+        self._high_watermark = earlier_backup.high_watermark
+        self._reused_chunks, self._segments = [*earlier_backup.chunks], [*earlier_backup.segments]
+        self._end_offset = earlier_backup.end_offset
         self._last_header = self._earlier_header
-        self._has_gap = earlier.is_compacted
+        self._has_gap = earlier_backup.is_compacted
 
-    def read(self, put: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
-        """Read and upload new batches; raises `SkippedError` if they cannot be read."""
-        self._put_chunk = put
+    def read(self, put_chunk: Callable[[BatchRange], Future[tuple[LogChunk, int]]]) -> None:
+        """Read and upload new batches; raises `SkippedError` if a batch cannot be read."""
+        self._put_chunk = put_chunk
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
         if self._logs and not self._is_truncated:
@@ -491,7 +493,7 @@ class PartitionUploader:
             self._end_offset = max(next_offset, base_offset)
 
     def put_damaged_again(
-        self, damaged_names: Collection[str], put: Callable[[str, memoryview], None]
+        self, damaged_names: Collection[str], put_object: Callable[[str, memoryview], None]
     ) -> None:
         """Upload damaged chunks again, given by object name, if the logs still contain them."""
         for log, end_offset in zip(
@@ -508,7 +510,7 @@ class PartitionUploader:
                     if data is None:
                         self.lost_objects.add(chunk.object_name)
                     else:
-                        put(f"{self.folder}/{chunk.object_name}", data.data)
+                        put_object(f"{self.folder}/{chunk.object_name}", data.data)
                         self.new_bytes += chunk.size_bytes
                 position += chunk.size_bytes
 
@@ -585,16 +587,16 @@ class PartitionUploader:
 
     def _read_plain(self) -> int:
         """Read the batches after the last stored batch, or from the first differing chunk on."""
-        logs, earlier = self._logs, self._earlier
+        logs, earlier_backup = self._logs, self._earlier
         first_log, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
-        if earlier is not None and self._earlier_header is not None and logs:
+        if earlier_backup is not None and self._earlier_header is not None and logs:
             last_batch_end = self._find_last_batch(self._earlier_header)
             if last_batch_end is not None:
                 first_log, position = last_batch_end
-                self._reused_chunks = [*earlier.chunks]
+                self._reused_chunks = [*earlier_backup.chunks]
                 self._last_header = self._earlier_header
                 next_offset = last_offset_in(self._last_header) + 1
-                self._has_gap = earlier.is_compacted
+                self._has_gap = earlier_backup.is_compacted
                 if not self._has_gap:
                     position, next_offset = self._drop_small_chunks(
                         logs[first_log], position, next_offset
@@ -602,7 +604,7 @@ class PartitionUploader:
             else:
                 # The log was truncated below stored batches, and other batches were appended.
                 self._settled_offset = 0
-                first_log, position, next_offset = self._reuse_first_chunks(earlier)
+                first_log, position, next_offset = self._reuse_first_chunks(earlier_backup)
         for log in logs[:first_log]:
             self._add_segment(log, log.end_bytes)
         for number in range(first_log, len(logs)):
@@ -650,7 +652,7 @@ class PartitionUploader:
         del self._reused_chunks[-count:]
         return start, small_chunks[0].base_offset
 
-    def _reuse_first_chunks(self, earlier: PartitionBackup) -> tuple[int, int, int]:
+    def _reuse_first_chunks(self, earlier_backup: PartitionBackup) -> tuple[int, int, int]:
         """Reuse the first chunks that the log still contains, except the last reusable chunk.
 
         Returns the number of the log in which the reused chunks end, their end position, and the
@@ -659,7 +661,7 @@ class PartitionUploader:
         logs = self._logs
         ends = [(0, 0, logs[0].base_offset)]
         number = position = 0
-        for chunk in earlier.chunks:
+        for chunk in earlier_backup.chunks:
             if chunk.last_offset < logs[0].base_offset:
                 continue
             while number + 1 < len(logs) and logs[number + 1].base_offset <= chunk.base_offset:
@@ -771,7 +773,7 @@ class PartitionUploader:
         return reader.next_offset
 
     def _next_base_offset(self, number: int) -> int | None:
-        """Return the base offset of the next log; None for the last one."""
+        """Return the base offset of the next log; None for the last log."""
         return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
     def _add_segment(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:

@@ -21,6 +21,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
+from kafka_index.core.format.longs import find_ranges
 from kafka_index.core.fs.local_store import fill
 
 # ioprio_set(2), which libc does not wrap.
@@ -103,10 +104,12 @@ class Bandwidth:
         if self._rate is None:
             return
         with self._lock:
-            now = self._clock()
-            gained = (now - self._filled_at) * self._rate
-            self._tokens = min(self._tokens + gained, self._rate * _BURST_SECONDS) - size_bytes
-            self._filled_at = now
+            now_s = self._clock()
+            gained_tokens = (now_s - self._filled_at) * self._rate
+            self._tokens = (
+                min(self._tokens + gained_tokens, self._rate * _BURST_SECONDS) - size_bytes
+            )
+            self._filled_at = now_s
             debt = -self._tokens
         if debt > 0:
             self._sleep(debt / self._rate)
@@ -138,34 +141,40 @@ class LowImpactReader:
         Raises `InputError` on I/O errors.
         """
         size_bytes = max(min(len(buffer), self._end_bytes - position_bytes), 0)
-        filled = 0
+        filled_bytes = 0
         step = min(size_bytes, _STEP_BYTES)
-        resident = _find_resident_pages(self._descriptor, position_bytes, step)
+        resident_pages = _find_resident_pages(self._descriptor, position_bytes, step)
         while step:
             self._bandwidth.spend(step)
-            start = position_bytes + filled
+            start = position_bytes + filled_bytes
             # The kernel reads the next block ahead while the current block is copied.
-            next_step = min(size_bytes - filled - step, _STEP_BYTES)
-            next_resident = None
+            next_step = min(size_bytes - filled_bytes - step, _STEP_BYTES)
+            next_resident_pages = None
             if next_step:
-                next_resident = _find_resident_pages(self._descriptor, start + step, next_step)
+                next_resident_pages = _find_resident_pages(
+                    self._descriptor, start + step, next_step
+                )
                 self._advise(os.POSIX_FADV_WILLNEED, start + step, next_step)
-            read_bytes = fill(self._descriptor, self._path, start, buffer[filled : filled + step])
-            self._drop_pages(start, resident)
-            filled += read_bytes
+            read_bytes = fill(
+                self._descriptor, self._path, start, buffer[filled_bytes : filled_bytes + step]
+            )
+            self._drop_pages(start, resident_pages)
+            filled_bytes += read_bytes
             if read_bytes < step:
-                self._drop_pages(start + step, next_resident)
+                self._drop_pages(start + step, next_resident_pages)
                 break
-            step, resident = next_step, next_resident
-        return filled
+            step, resident_pages = next_step, next_resident_pages
+        return filled_bytes
 
-    def _drop_pages(self, position_bytes: int, was_resident: npt.NDArray[np.bool_] | None) -> None:
-        if was_resident is None or was_resident.all():
+    def _drop_pages(
+        self, position_bytes: int, resident_pages: npt.NDArray[np.bool_] | None
+    ) -> None:
+        if resident_pages is None or resident_pages.all():
             return
-        first = position_bytes // mmap.PAGESIZE
-        for start, stop in _find_ranges(~was_resident):
+        first_page = position_bytes // mmap.PAGESIZE
+        for start, stop in find_ranges(~resident_pages).tolist():
             size = (stop - start) * mmap.PAGESIZE
-            self._advise(os.POSIX_FADV_DONTNEED, (first + start) * mmap.PAGESIZE, size)
+            self._advise(os.POSIX_FADV_DONTNEED, (first_page + start) * mmap.PAGESIZE, size)
 
     def _advise(self, advice: int, start_bytes: int, size_bytes: int) -> None:
         # fadvise is optional: not every file system supports it.
@@ -181,29 +190,23 @@ def _find_resident_pages(
     The kernel reports resident pages only to the owner of a file and to processes that may write
     the file. For other processes, all pages appear resident.
     """
-    first = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
-    size_bytes += position_bytes - first
+    mapping_start = position_bytes // mmap.PAGESIZE * mmap.PAGESIZE
+    size_bytes += position_bytes - mapping_start
     try:
         with mmap.mmap(
-            descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=first
+            descriptor, size_bytes, mmap.MAP_SHARED, mmap.PROT_READ, offset=mapping_start
         ) as mapped:
             array = np.frombuffer(mapped, np.uint8)
             pages = np.zeros(-(-size_bytes // mmap.PAGESIZE), np.uint8)
             address, size = ctypes.c_void_p(array.ctypes.data), ctypes.c_size_t(size_bytes)
-            failed = _libc().mincore(address, size, ctypes.c_void_p(pages.ctypes.data))
+            error_code = _libc().mincore(address, size, ctypes.c_void_p(pages.ctypes.data))
             del array
     except (OSError, ValueError, AttributeError):
         # The file is shorter now, or the platform does not support mincore.
         return None
-    return None if failed else (pages & _IS_RESIDENT).astype(np.bool_)
+    return None if error_code else (pages & _IS_RESIDENT).astype(np.bool_)
 
 
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
-
-
-def _find_ranges(flags: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """Return the start and exclusive end of each range of set flags."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    return [(int(start), int(stop)) for start, stop in edges.reshape(-1, 2)]

@@ -188,8 +188,8 @@ class VerifyBackupsRequest(RepositoryRequest):
     )
 
 
-def _keep_parameter(text: str, default: int) -> Any:
-    return parameter(IntegerKind(), Group.SELECTION, text, default=default)
+def _keep_parameter(help_text: str, default: int) -> Any:
+    return parameter(IntegerKind(), Group.SELECTION, help_text, default=default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -341,14 +341,14 @@ def _format_skipped(row: BackedUpPartition) -> str:
 
 
 def _format_stored(row: BackedUpPartition) -> str:
-    new, size = format_bytes(row.new_bytes or 0), format_bytes(row.size_bytes or 0)
-    end = f"ends at offset {row.log_end_offset}, {new} new, {size} stored"
+    new_size, size = format_bytes(row.new_bytes or 0), format_bytes(row.size_bytes or 0)
+    end = f"ends at offset {row.log_end_offset}, {new_size} new, {size} stored"
     return f"{row.topic}-{row.partition}: {row.status.value}, {end}"
 
 
 @dataclass(frozen=True, repr=False)
 class BackupRepository(TableResult):
-    """A repository of backups, and the inputs that select them.
+    """A repository of backups, and the inputs that select a backup.
 
     Parameters
     ----------
@@ -395,11 +395,11 @@ class BackupRepository(TableResult):
 
     @property
     def newest(self) -> dict[str, Any] | None:
-        """The row of the newest complete backup, with times in milliseconds; None without one."""
+        """The row of the newest complete backup, with times in milliseconds, if any."""
         rows = self.rows
         for name in ("opened", "cutoff"):
-            at = rows.column_names.index(name)
-            rows = rows.set_column(at, name, rows[name].cast(pa.int64()))
+            column_number = rows.column_names.index(name)
+            rows = rows.set_column(column_number, name, rows[name].cast(pa.int64()))
         for row in reversed(rows.to_pylist()):
             if row["status"] in ("complete", "inconsistent"):
                 return dict(row)
@@ -507,7 +507,7 @@ class VerifyBackupsResult(TableResult):
             else ""
         )
         size = format_bytes(self.sizes_bytes["read"])
-        return f"{plural(counts['read'], 'object')} of {size} match their manifests{unread_text}"
+        return f"{plural(counts['read'], 'object')} ({size}) match their manifests{unread_text}"
 
     @property
     def next_command(self) -> str | None:
@@ -538,8 +538,11 @@ class VerifyBackupsResult(TableResult):
     def printed_rows(self) -> pa.Table:
         """The rows of missing, altered, damaged and unreadable objects, with the status first."""
         is_intact = pc.is_in(self.rows["status"], value_set=pa.array(_INTACT))
-        first = ["status", "reason", "path"]
-        names = [*first, *(name for name in self.rows.column_names if name not in first)]
+        leading_columns = ["status", "reason", "path"]
+        names = [
+            *leading_columns,
+            *(name for name in self.rows.column_names if name not in leading_columns),
+        ]
         return self.rows.filter(pc.invert(is_intact)).select(names)
 
     def _preview_rows(self) -> pa.Table:

@@ -28,7 +28,7 @@ from kafka_index.core.errors import InputError, plural, refuse_other_types
 from kafka_index.core.format.config import IndexConfig, LogConfig
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.uri_passwords import path_of
-from kafka_index.core.fs.paths import real_path, with_links
+from kafka_index.core.fs.paths import real_path, select_linkable
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.job.engine import (
     COST_BYTES,
@@ -385,7 +385,7 @@ def locked_target(
     if listing is not None:
         directories = listing.partition_directories
         # A link inside a local data directory may point outside it.
-        inputs = [*request.folders, *with_links(directories)]
+        inputs = [*request.folders, *select_linkable(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)
         lock = Output.for_tables(

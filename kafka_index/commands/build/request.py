@@ -7,7 +7,7 @@ from enum import StrEnum
 from typing import Any
 
 from kafka_index.core.format.integers import INT32_MAX
-from kafka_index.core.fs.uris import remote_among
+from kafka_index.core.fs.uris import select_remote
 from kafka_index.core.job.request import (
     TIME_HELP,
     ChoiceKind,
@@ -130,7 +130,7 @@ class BuildRequest(LogRequest):
             self.refuse(f"{{tiered}} and {conflicting_option} exclude each other")
         if not self.in_place:
             return
-        remote = remote_among(self.inputs)
+        remote = select_remote(self.inputs)
         if remote:
             self.refuse(
                 f"{{in_place}} requires logs on a local disk, but {remote[0]} is in a store: give "

@@ -411,7 +411,7 @@ class BuildRows:
         if skipped_entries:
             paths = [skipped_entry.path for skipped_entry in skipped_entries]
             reasons = [
-                f"{skipped_entry.reason}: {skipped_entry.shown}"
+                f"{skipped_entry.reason}: {skipped_entry.path_with_target}"
                 if skipped_entry.target
                 else skipped_entry.reason
                 for skipped_entry in skipped_entries

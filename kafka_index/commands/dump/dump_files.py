@@ -56,7 +56,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.format.strings import properties_of
 from kafka_index.core.fs.inputs import collecting_unread
-from kafka_index.core.fs.paths import expand_stored
+from kafka_index.core.fs.paths import expand_remote_glob
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.index.sparse_indexes import OffsetIndex, TimeIndex
@@ -697,7 +697,7 @@ def _known_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFil
     """
     files: list[DumpedFile] = []
     for path in given:
-        matches = expand_stored(path)
+        matches = expand_remote_glob(path)
         known = [file for match in matches if (file := _known(match, kinds)) is not None]
         if not store_of(matches[0]).needs_requests and not os.path.lexists(matches[0]):
             raise InputError("no such file", path=path)

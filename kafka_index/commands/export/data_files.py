@@ -46,7 +46,7 @@ class DataFile:
         store_of(folder).make_directory(folder)
         path = os.path.join(folder, ROWS)
         self._file: AtomicFile = atomic_file(
-            path, scratch_path=scratch_path(path, attempt, str(number)), what="data file"
+            path, scratch_path=scratch_path(path, attempt, str(number)), noun="data file"
         )
         self._folder = folder
         self._settings = settings

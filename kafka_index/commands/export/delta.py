@@ -345,4 +345,4 @@ def _storage_options(path: str) -> dict[str, str] | None:
         return None
     from kafka_index.core.fs.object_store import ObjectConfig  # noqa: PLC0415, an extra
 
-    return ObjectConfig.load(path, storage_options()).shared()
+    return ObjectConfig.load(path, storage_options()).settings_with_credentials()

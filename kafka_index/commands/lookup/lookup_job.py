@@ -367,7 +367,7 @@ def answer_split(
         as_parquet=form is QueryFormat.PARQUET,
         max_rows=SPLIT_ROWS if needs_large_batches else READ_ROWS,
     )
-    with atomic_file(part_path, scratch_path=scratch, what="answers") as file:
+    with atomic_file(part_path, scratch_path=scratch, noun="answers") as file:
         try:
             with (
                 file.writing(),

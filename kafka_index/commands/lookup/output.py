@@ -165,7 +165,7 @@ class AnswerTarget:
     def _join(self, parts: Sequence[str], announce: Announce) -> None:
         """Publish the answers of all parts as one file."""
         scratch = os.path.join(self._output.staging, _JOINED_NAME)
-        with atomic_file(self.path, scratch_path=scratch, what="answers") as file:
+        with atomic_file(self.path, scratch_path=scratch, noun="answers") as file:
             with file.writing():
                 join_parts(parts, file.scratch_path, self.format, self._queries.splits[0])
             self._refuse_existing()

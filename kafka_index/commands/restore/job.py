@@ -521,7 +521,7 @@ class RestoreJob:
         if skipped := self.plan.dump.skipped:
             yield (
                 f"entries of the input that a broker does not load: {len(skipped)} (first entry: "
-                f"{skipped[0].shown}: {skipped[0].reason})"
+                f"{skipped[0].path_with_target}: {skipped[0].reason})"
             )
 
     def _cleaning_notes(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:

@@ -592,7 +592,7 @@ def _open_listed_log(segment: SegmentFile) -> ByteSource:
     except InputError:
         if store_of(path).needs_requests or os.path.lexists(path):
             raise
-        raise log_changed(path, "the file was removed") from None
+        raise log_changed(path, "removed after the listing") from None
 
 
 def replace_link_by_copy(path: str) -> None:

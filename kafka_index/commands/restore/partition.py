@@ -841,7 +841,7 @@ def _read_start(
         restored.notes.append(f"leader epochs are restored only from the batches: {error}")
         if error.path is not None and not isinstance(error, LinkedOutError):
             unread = Skipped(error.path, BAD_CHECKPOINT, detail=error.described)
-            restored.unread.append(unread.text)
+            restored.unread.append(unread.description)
         start = read(with_epochs=False)
     return start if tiered is None else replace(start, checkpointed_log_start=plan.log_start_offset)
 

@@ -28,7 +28,7 @@ from kafka_index.core.format.names import (
     TopicPartition,
 )
 from kafka_index.core.fs.inputs import linked_out
-from kafka_index.core.fs.paths import local_path, with_links
+from kafka_index.core.fs.paths import local_path, select_linkable
 from kafka_index.core.log.missing_offsets import CheckpointOffsets
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import shared_budget
@@ -100,7 +100,7 @@ class RestorePlan:
         return [
             *self.request.inputs,
             *remote,
-            *with_links((*directories, *self.dump.metadata_logs)),
+            *select_linkable((*directories, *self.dump.metadata_logs)),
         ]
 
     @property

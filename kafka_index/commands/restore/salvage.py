@@ -321,7 +321,7 @@ def write_intact_objects(source: SegmentFile, target: str, salvage: Salvage) -> 
 
     def batches(log: JoinedFile) -> Iterator[Bytes]:
         kept_after, is_ended = 0, False
-        for chunk, data, error in log.surviving():
+        for chunk, data, error in log.read_remaining_objects():
             if not isinstance(chunk, LogChunk):
                 raise TypeError(f"not a log: {source.log_path}")
             end = chunk.last_offset + 1

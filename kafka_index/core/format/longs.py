@@ -11,6 +11,13 @@ from kafka_index.core.format.integers import INT64_MAX
 Longs = NDArray[np.int64]
 
 
+def find_ranges(flags: NDArray[np.bool_]) -> Longs:
+    """Return the start and exclusive end of each range of set flags, shape (n, 2)."""
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
+    ranges: Longs = edges.reshape(-1, 2)
+    return ranges
+
+
 def longs_of(values: object, name: str) -> Longs:
     """Convert a caller's numbers to an array; raises `ConfigError` for other types and shapes."""
     try:

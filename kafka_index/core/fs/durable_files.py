@@ -22,7 +22,7 @@ from kafka_index.core.errors import OPEN_FILES_HINT, PublishError
 
 _LOGGER = logging.getLogger(__name__)
 # Up to this count, fsync is cheaper than syncfs, which also writes dirty pages of other processes.
-_FEW = 4
+_MAX_FSYNC_PATHS = 4
 # File systems (statfs types) whose syncfs writes everything back, waits and reports errors: ext,
 # xfs, btrfs, f2fs, tmpfs. On network and FUSE mounts only fsync is sure to reach the server.
 _SYNCFS_TYPES = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
@@ -32,15 +32,15 @@ _STATFS_BYTES = 512
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # The file system or kernel does not support an atomic swap.
-_NO_EXCHANGE = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
-_KNOWN: dict[int, tuple[str, str]] = {
+_EXCHANGE_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
+_REASONS_AND_HINTS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
         "no space left on the target's file system",
-        "free space there or choose another target, then run again",
+        "free space on the file system or choose another target, then run again",
     ),
     errno.EDQUOT: (
         "the disk quota of the target is used up",
-        "raise it or choose another target, then run again",
+        "raise the quota or choose another target, then run again",
     ),
     errno.EFBIG: (
         "the file would be larger than this process may write",
@@ -51,28 +51,28 @@ _KNOWN: dict[int, tuple[str, str]] = {
         "mount it for writing or choose another --output",
     ),
     errno.EACCES: (
-        "no permission to write here",
+        "no permission to write to the target",
         "run as the owner of the target or choose another --output",
     ),
     errno.EPERM: (
-        "writing here is not permitted",
-        "run as the owner of the target (is it immutable?) or choose another --output",
+        "the target does not permit this operation",
+        "run as the owner of the target, remove its immutable flag, or choose another --output",
     ),
     errno.ENOTDIR: (
         "a file has the path of a required directory",
-        "move it away or choose another --output",
+        "move the file away or choose another --output",
     ),
     errno.EISDIR: (
         "a directory has the path of a file to be written",
-        "move it away or choose another --output",
+        "move the directory away or choose another --output",
     ),
     errno.EMFILE: ("too many open files", OPEN_FILES_HINT),
 }
-_KNOWN[errno.EEXIST] = _KNOWN[errno.ENOTDIR]
+_REASONS_AND_HINTS[errno.EEXIST] = _REASONS_AND_HINTS[errno.ENOTDIR]
 
 # _IOW(0x94, 9, int) of linux/fs.h.
 _FICLONE = 0x40049409
-_NO_CLONES = frozenset(
+_CLONE_UNSUPPORTED = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
 )
 
@@ -80,18 +80,18 @@ _NO_CLONES = frozenset(
 class AtomicFile:
     """A file that is written to a temporary file and renamed atomically.
 
-    A context manager: without `commit`, it removes the temporary file and keeps an existing file
+    A context manager: without `commit`, the temporary file is removed, and an existing file stays
     unchanged. The temporary file is in the same folder, by default ``.NAME.tmp``. All runs use this
-    name, so the next run overwrites the leftover of a killed run. `what` describes the file in
-    errors. Raises `PublishError` if the temporary file cannot be created or another run is writing
-    the same file.
+    name, so the next run overwrites the leftover of a killed run. `noun` is the word for the file
+    in errors. Raises `PublishError` if the temporary file cannot be created or another run is
+    writing the same file.
     """
 
-    def __init__(self, path: str, *, scratch_path: str | None = None, what: str = "file") -> None:
+    def __init__(self, path: str, *, scratch_path: str | None = None, noun: str = "file") -> None:
         folder, name = os.path.split(path)
         self.path = path
         self.scratch_path = scratch_path or os.path.join(folder, f".{name}.tmp")
-        self._what = what
+        self._noun = noun
         self._is_committed = False
         self._descriptor = -1
         with self.writing():
@@ -100,7 +100,9 @@ class AtomicFile:
                     self._descriptor = self._open_locked()
             except BlockingIOError as error:
                 raise PublishError(
-                    f"another run is writing this {what}", path=path, hint="give it another name"
+                    f"another run is writing this {noun}",
+                    path=path,
+                    hint="choose another file name",
                 ) from error
 
     def __enter__(self) -> Self:
@@ -112,7 +114,7 @@ class AtomicFile:
                 with suppress(FileNotFoundError):
                     os.unlink(self.scratch_path)
             except OSError as error:
-                # The next run that writes this file removes or replaces it.
+                # The next run that writes this file removes or replaces the temporary file.
                 _LOGGER.warning(
                     "cannot remove the temporary file %s: %s", self.scratch_path, error.strerror
                 )
@@ -126,7 +128,7 @@ class AtomicFile:
                 view = view[os.write(self._descriptor, view) :]
 
     def commit(self, *, durable: bool = True) -> None:
-        """Rename the temporary file to its final name; with `durable`, sync it first.
+        """Rename the temporary file to its final name, after a sync if `durable`.
 
         Raises `PublishError` on failure; an existing file then stays unchanged.
         """
@@ -137,7 +139,7 @@ class AtomicFile:
         self._is_committed = True
 
     def commit_if_absent(self) -> bool:
-        """Rename the temporary file durably unless the final name exists; return whether it did so.
+        """Rename the temporary file durably; return False if the final name already exists.
 
         Raises `PublishError` on failure.
         """
@@ -151,7 +153,7 @@ class AtomicFile:
 
     def writing(self) -> AbstractContextManager[None]:
         """Convert `OSError` in a block that writes to `PublishError`."""
-        return publishing(self.path, f"write the {self._what}")
+        return publishing(self.path, f"write the {self._noun}")
 
     def _open_locked(self) -> int:
         """Open and lock the empty temporary file; return its descriptor, or -1 to try again."""
@@ -163,13 +165,13 @@ class AtomicFile:
                 # Some network file systems do not support locks. The rename is atomic nevertheless.
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise
-            # The previous owner may have renamed the file after it was opened here.
-            opened = os.fstat(descriptor)
-            if not os.path.samestat(opened, os.lstat(self.scratch_path)):
+            # The previous owner may have renamed the file after the open above.
+            status = os.fstat(descriptor)
+            if not os.path.samestat(status, os.lstat(self.scratch_path)):
                 os.close(descriptor)
                 return -1
-            # A process was killed between linking the final name and removing the temporary one.
-            if opened.st_nlink > 1:
+            # A process was killed between linking the final name and removing the temporary name.
+            if status.st_nlink > 1:
                 os.unlink(self.scratch_path)
                 os.close(descriptor)
                 return -1
@@ -189,7 +191,9 @@ def publish_error(error: OSError, path: str, action: str) -> PublishError:
     `action` follows "cannot" in the message, as in ``"create the file"``.
     """
     code = error.errno or 0
-    reason, hint = _KNOWN.get(code, (error.strerror or os.strerror(code), "check the target"))
+    reason, hint = _REASONS_AND_HINTS.get(
+        code, (error.strerror or os.strerror(code), "check the target")
+    )
     return PublishError(f"cannot {action}: {reason}", path=path, hint=hint)
 
 
@@ -213,19 +217,19 @@ def sync(paths: Iterable[str], action: str) -> None:
 
 def make_durable(paths: Iterable[str]) -> dict[str, OSError]:
     """Sync each file or folder once; return the errors of the paths that failed."""
-    unique = list(dict.fromkeys(paths))
-    if len(unique) <= _FEW:
-        return _sync_each(unique)
+    distinct_paths = list(dict.fromkeys(paths))
+    if len(distinct_paths) <= _MAX_FSYNC_PATHS:
+        return _sync_each(distinct_paths)
     failures: dict[str, OSError] = {}
     by_device: dict[int, list[str]] = defaultdict(list)
-    for path in unique:
+    for path in distinct_paths:
         try:
             by_device[os.stat(path).st_dev].append(path)
         except OSError as error:
             failures[path] = error
-    for members in by_device.values():
-        if len(members) <= _FEW or not _sync_file_system(members[0]):
-            failures |= _sync_each(members)
+    for device_paths in by_device.values():
+        if len(device_paths) <= _MAX_FSYNC_PATHS or not _sync_file_system(device_paths[0]):
+            failures |= _sync_each(device_paths)
     return failures
 
 
@@ -245,7 +249,7 @@ def _sync_each(paths: Sequence[str]) -> dict[str, OSError]:
 
 def _sync_file_system(path: str) -> bool:
     """Sync the whole file system of `path`; return False if files must be synced one by one."""
-    calls = _libc()
+    calls = _load_sync_calls()
     if calls is None:
         return False
     syncfs, fstatfs = calls
@@ -258,18 +262,18 @@ def _sync_file_system(path: str) -> bool:
         # f_type is the first word of struct statfs on every 64-bit Linux.
         if fstatfs(descriptor, status) != 0 or status[0] not in _SYNCFS_TYPES:
             return False
-        # The error does not identify a file; the fsync calls that follow do.
+        # An error of syncfs does not identify a file. Callers then sync each file.
         return bool(syncfs(descriptor) == 0)
     finally:
         os.close(descriptor)
 
 
 @cache
-def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
-    """Return syncfs and fstatfs of the C library, None if they are not reliable here."""
+def _load_sync_calls() -> tuple[Callable[..., int], Callable[..., int]] | None:
+    """Return syncfs and fstatfs of the C library; None if this system's syncfs is not reliable."""
     system = os.uname()
     try:
-        release = tuple(int(part) for part in system.release.split(".", 2)[:2])
+        release = tuple(int(number) for number in system.release.split(".", 2)[:2])
         libc = ctypes.CDLL(None, use_errno=True)
         calls = libc.syncfs, libc.fstatfs
     except (ValueError, OSError, AttributeError):
@@ -284,7 +288,7 @@ def _libc() -> tuple[Callable[..., int], Callable[..., int]] | None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file with its times over another file; later writes to one do not affect the other.
+    """Copy a file with its times over another file; later writes affect only the written file.
 
     Follows symbolic links. Raises `OSError` if the source cannot be read or the target not written.
     """
@@ -294,7 +298,7 @@ def copy_file(source: str, target: str) -> None:
 
 
 def clone_file(source: str, target: str) -> bool:
-    """Clone a file so that both share blocks until one is written; return whether it worked.
+    """Clone a file, so that source and target share blocks; return False if not supported.
 
     Follows symbolic links and replaces the target, which is empty if cloning is not supported.
     Raises `OSError` if the source cannot be read or the target not written.
@@ -303,31 +307,31 @@ def clone_file(source: str, target: str) -> bool:
         try:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
         except OSError as error:
-            if error.errno in _NO_CLONES:
+            if error.errno in _CLONE_UNSUPPORTED:
                 return False
             raise
     return True
 
 
-def exchange(first: str, second: str) -> bool:
-    """Swap two paths of one file system atomically; return whether the system supports it.
+def exchange(path: str, other_path: str) -> bool:
+    """Swap two paths of one file system atomically; return False if not supported.
 
-    Uses renameat2(2), which some kernels and file systems lack. Raises `OSError` if it fails.
+    Uses renameat2(2), which some kernels and file systems lack. Raises `OSError` on failure.
     """
-    call = _renameat2()
+    call = _load_renameat2()
     if call is None:
         return False
-    names = os.fsencode(first), os.fsencode(second)
+    names = os.fsencode(path), os.fsencode(other_path)
     if call(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0:
         return True
     code = ctypes.get_errno()
-    if code in _NO_EXCHANGE:
+    if code in _EXCHANGE_UNSUPPORTED:
         return False
-    raise OSError(code, os.strerror(code), second)
+    raise OSError(code, os.strerror(code), other_path)
 
 
 @cache
-def _renameat2() -> Callable[..., int] | None:
+def _load_renameat2() -> Callable[..., int] | None:
     try:
         call: Callable[..., int] = ctypes.CDLL(None, use_errno=True).renameat2
     except (OSError, AttributeError):

@@ -21,9 +21,8 @@ from typing import ClassVar, NamedTuple, TypeVar
 from weakref import ref
 
 import numpy as np
-from numpy.typing import NDArray
 
-from kafka_index.core.format.longs import Longs
+from kafka_index.core.format.longs import Longs, find_ranges
 from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.kernels.sigbus_guard import SigbusGuard
@@ -31,28 +30,28 @@ from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 #: Ranges with at most this gap are fetched together (`benchmarks/remote_lookups.py`).
 MAX_GAP_BYTES = 512 << 10
 #: Maximum size of a request.
-MAX_PIECE_BYTES = 8 << 20
+MAX_REQUEST_BYTES = 8 << 20
 #: Maximum memory of all files of this process that are not being read.
-MAX_KEPT_BYTES = 256 << 20
+MAX_RESIDENT_BYTES = 256 << 20
 
 _PAGE = mmap.PAGESIZE
-# Bytes fetched after the first page fault of a read; doubled after each further one.
-_FIRST_AHEAD_BYTES = 32 << 10
-# Each needs one or two memory mappings, and a process may have 65,530.
-_MAX_KEPT_RUNS = 8192
+# Bytes fetched after the first page fault of a read, doubled after each further page fault.
+_FIRST_FETCH_BYTES = 32 << 10
+# A range needs one or two memory mappings, and a process may have 65,530 mappings.
+_MAX_RESIDENT_RANGES = 8192
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
-# Linux flag: map all pages at once, instead of one page fault each.
+# Linux flag: map all pages at once, instead of one page fault for each page.
 _MAP_POPULATE = 0x8000
 
 _T = TypeVar("_T")
 
 
 class BytesMissingError(Exception):
-    """A read needs bytes that have not been fetched; `FetchedFile.complete` repeats it."""
+    """A read needs bytes that have not been fetched; `FetchedFile.complete` repeats the read."""
 
 
-class _Requested(NamedTuple):
+class _PageRequest(NamedTuple):
     start: int
     size: int
     data: Future[Bytes]
@@ -75,12 +74,12 @@ class FetchedFile:
         self._map: mmap.mmap | None = None
         self._descriptor = -1
         self._guard: SigbusGuard | None = None
-        self._wanted = np.zeros(-(-self.size_bytes // _PAGE), np.bool_)
-        # Requests for the next read, and for the read after it.
-        self._pending: deque[_Requested] = deque()
-        self._ahead: deque[_Requested] = deque()
-        self.kept_bytes = 0
-        self.kept_runs = 0
+        self._requested_pages = np.zeros(-(-self.size_bytes // _PAGE), np.bool_)
+        # Requests for the next read, and for the read after the next.
+        self._pending: deque[_PageRequest] = deque()
+        self._read_ahead: deque[_PageRequest] = deque()
+        self.resident_bytes = 0
+        self.resident_ranges = 0
         self.array = self._reserve()
         self.address = self.array.ctypes.data
 
@@ -91,20 +90,23 @@ class FetchedFile:
 
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
         with self._lock:
-            is_full = self.kept_bytes > MAX_KEPT_BYTES or self.kept_runs > _MAX_KEPT_RUNS
+            is_full = (
+                self.resident_bytes > MAX_RESIDENT_BYTES
+                or self.resident_ranges > _MAX_RESIDENT_RANGES
+            )
             if is_full and self._depth == 0:
-                self._drop_arrived()
+                self._drop_pages()
             if not ahead:
-                self._pending += self._ahead
-                self._ahead.clear()
-            requested = self._request_pages(
+                self._pending += self._read_ahead
+                self._read_ahead.clear()
+            page_requests = self._request_pages(
                 starts // _PAGE, -(-np.minimum(ends, self.size_bytes) // _PAGE)
             )
-            (self._ahead if ahead else self._pending).extend(requested)
+            (self._read_ahead if ahead else self._pending).extend(page_requests)
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
         self.request(starts, ends)
-        self._arrive()
+        self._await_requests()
 
     def complete(self, read: Callable[[], _T]) -> _T:
         """Return the result of a read, which is repeated until all its bytes were fetched.
@@ -118,7 +120,7 @@ class FetchedFile:
                 self._guard.rearm()
             self._depth += 1
             try:
-                return self._complete(read)
+                return self._read_until_complete(read)
             except BaseException:
                 if self.is_missing_bytes:
                     # Lost bytes were read as zeros.
@@ -134,16 +136,16 @@ class FetchedFile:
 
     def release(self) -> None:
         with self._lock:
-            for requested in (self._pending, self._ahead):
-                for each in requested:
-                    each.data.cancel()
-                requested.clear()
-            self._drop_arrived()
+            for page_requests in (self._pending, self._read_ahead):
+                for page_request in page_requests:
+                    page_request.data.cancel()
+                page_requests.clear()
+            self._drop_pages()
 
     def close(self) -> None:
         with self._lock:
             self.release()
-            _kept.forget(self)
+            _resident_files.forget(self)
             self.array = np.empty(0, np.uint8)
             if self._guard is not None:
                 self._guard.release()
@@ -159,12 +161,12 @@ class FetchedFile:
             self._source.close()
 
     def __del__(self) -> None:
-        """Close it."""
+        """Close the file."""
         if hasattr(self, "address"):
             self.close()
 
     def _reserve(self) -> Bytes:
-        """Reserve memory of the size of the file that faults when it is read."""
+        """Reserve memory of the size of the file; reads of this memory cause page faults."""
         if not self.size_bytes:
             return np.empty(0, np.uint8)
         if hasattr(os, "memfd_create"):
@@ -179,19 +181,19 @@ class FetchedFile:
                 return array
             self._guard = None
         content = np.empty(self.size_bytes, np.uint8)
-        at = 0
+        position = 0
         for block in self._source.stream():
-            content[at : at + len(block)] = block
-            at += len(block)
-        self._wanted[:] = True
+            content[position : position + len(block)] = block
+            position += len(block)
+        self._requested_pages[:] = True
         return content
 
-    def _complete(self, read: Callable[[], _T]) -> _T:
-        self._arrive()
-        ahead = _FIRST_AHEAD_BYTES
+    def _read_until_complete(self, read: Callable[[], _T]) -> _T:
+        self._await_requests()
+        ahead_bytes = _FIRST_FETCH_BYTES
         while True:
             try:
-                found = read()
+                result = read()
             except BytesMissingError:
                 pass
             except Exception:
@@ -200,73 +202,73 @@ class FetchedFile:
                     raise
             else:
                 if not self.is_missing_bytes:
-                    return found
-            self._fetch_missing(ahead)
-            ahead = min(2 * ahead, MAX_PIECE_BYTES)
+                    return result
+            self._fetch_missing(ahead_bytes)
+            ahead_bytes = min(2 * ahead_bytes, MAX_REQUEST_BYTES)
 
-    def _drop_arrived(self) -> None:
-        """Remove the ranges that have arrived; keep the pending ones."""
-        self.kept_bytes = self.kept_runs = 0
+    def _drop_pages(self) -> None:
+        """Remove the fetched pages, but not the pending requests."""
+        self.resident_bytes = self.resident_ranges = 0
         if self._guard is None or self._map is None:
             return
         self._guard.drain_faults()
-        self._empty(0, len(self._wanted))
-        self._wanted[:] = False
-        for each in (*self._pending, *self._ahead):
-            first = each.start // _PAGE
-            self._wanted[first : first - (-each.size // _PAGE)] = True
+        self._remove_pages(0, len(self._requested_pages))
+        self._requested_pages[:] = False
+        for page_request in (*self._pending, *self._read_ahead):
+            first_page = page_request.start // _PAGE
+            self._requested_pages[first_page : first_page - (-page_request.size // _PAGE)] = True
 
     def _fetch_missing(self, ahead_bytes: int) -> None:
         assert self._guard is not None  # noqa: S101, for mypy: without one nothing is missing
-        addresses, are_all = self._guard.drain_faults()
+        addresses, is_complete = self._guard.drain_faults()
         pages = np.unique((addresses - np.uint64(self.address)).astype(np.int64) // _PAGE)
-        if not are_all:
-            for first, end in _runs(~self._wanted).tolist():
-                self._empty(first, end)
-        # These pages now contain zeros: fetch them, or release the file.
+        if not is_complete:
+            for first_page, end_page in find_ranges(~self._requested_pages).tolist():
+                self._remove_pages(first_page, end_page)
+        # These pages now contain zeros. If fetching fails, release the file.
         try:
             # The range may have been requested in advance.
-            self._pending += self._ahead
-            self._ahead.clear()
-            ends = np.minimum(pages + ahead_bytes // _PAGE, len(self._wanted))
-            self._pending += self._request_pages(pages, ends)
-            self._arrive()
+            self._pending += self._read_ahead
+            self._read_ahead.clear()
+            end_pages = np.minimum(pages + ahead_bytes // _PAGE, len(self._requested_pages))
+            self._pending += self._request_pages(pages, end_pages)
+            self._await_requests()
         except BaseException:
             self.release()
             raise
 
-    def _request_pages(self, firsts: Longs, ends: Longs) -> list[_Requested]:
+    def _request_pages(self, first_pages: Longs, end_pages: Longs) -> list[_PageRequest]:
         """Start fetching the pages of ranges that have not been requested."""
-        requested: list[_Requested] = []
-        steps = np.zeros(len(self._wanted) + 1, np.int64)
-        np.add.at(steps, firsts, 1)
-        np.add.at(steps, np.maximum(ends, firsts), -1)
-        missing = (np.cumsum(steps[:-1]) > 0) & ~self._wanted
-        runs = _runs(missing)
-        if not len(runs):
-            return requested
-        _kept.evict_others(self)
-        for first, end in _joined(runs):
-            self._wanted[first:end] = True
-            for page in range(first, end, MAX_PIECE_BYTES // _PAGE):
+        page_requests: list[_PageRequest] = []
+        coverage_changes = np.zeros(len(self._requested_pages) + 1, np.int64)
+        np.add.at(coverage_changes, first_pages, 1)
+        np.add.at(coverage_changes, np.maximum(end_pages, first_pages), -1)
+        is_missing = (np.cumsum(coverage_changes[:-1]) > 0) & ~self._requested_pages
+        missing_ranges = find_ranges(is_missing)
+        if not len(missing_ranges):
+            return page_requests
+        _resident_files.evict_others(self)
+        for first_page, end_page in _merge_ranges(missing_ranges):
+            self._requested_pages[first_page:end_page] = True
+            for page in range(first_page, end_page, MAX_REQUEST_BYTES // _PAGE):
                 start = page * _PAGE
-                stop = min(page + MAX_PIECE_BYTES // _PAGE, end) * _PAGE
-                size = min(stop, self.size_bytes) - start
+                end = min(page + MAX_REQUEST_BYTES // _PAGE, end_page) * _PAGE
+                size = min(end, self.size_bytes) - start
                 future = requests(os.getpid()).submit(self._source.read_at, start, size)
-                requested.append(_Requested(start, size, future))
-        return requested
+                page_requests.append(_PageRequest(start, size, future))
+        return page_requests
 
-    def _arrive(self) -> None:
-        """Wait for the requested ranges, and copy them into place."""
+    def _await_requests(self) -> None:
+        """Wait for the requested ranges, and copy their bytes into the array."""
         try:
             while self._pending:
-                self._put(self._pending[0].start, self._pending[0].data.result())
+                self._store_pages(self._pending[0].start, self._pending[0].data.result())
                 self._pending.popleft()
         except BaseException:
             self.release()
             raise
 
-    def _put(self, start: int, data: Bytes) -> None:
+    def _store_pages(self, start: int, data: Bytes) -> None:
         size = -(-len(data) // _PAGE) * _PAGE
         _map_fixed(
             self.address + start,
@@ -275,15 +277,15 @@ class FetchedFile:
             _MAP_PRIVATE | _MAP_ANONYMOUS | _MAP_POPULATE,
         )
         ctypes.memmove(self.address + start, data.ctypes.data, len(data))
-        self.kept_bytes += size
-        self.kept_runs += 1
+        self.resident_bytes += size
+        self.resident_ranges += 1
 
-    def _empty(self, first: int, end: int) -> None:
+    def _remove_pages(self, first_page: int, end_page: int) -> None:
         """Make pages fault again."""
-        start = first * _PAGE
+        start = first_page * _PAGE
         _map_fixed(
             self.address + start,
-            (end - first) * _PAGE,
+            (end_page - first_page) * _PAGE,
             _PROT_READ,
             _MAP_SHARED,
             self._descriptor,
@@ -291,7 +293,7 @@ class FetchedFile:
         )
 
 
-class _Kept:
+class _ResidentFiles:
     """The files of this process that hold pages, least recently read first."""
 
     def __init__(self) -> None:
@@ -303,32 +305,36 @@ class _Kept:
         with self._lock:
             self._files[id(file)] = ref(file)
             self._files.move_to_end(id(file))
-            files = [each for known in self._files.values() if (each := known()) is not None]
-            size = sum(each.kept_bytes for each in files)
-            runs = sum(each.kept_runs for each in files)
-            for each in files:
-                if size <= MAX_KEPT_BYTES and runs <= _MAX_KEPT_RUNS:
+            files = [
+                candidate
+                for reference in self._files.values()
+                if (candidate := reference()) is not None
+            ]
+            size = sum(candidate.resident_bytes for candidate in files)
+            ranges = sum(candidate.resident_ranges for candidate in files)
+            for candidate in files:
+                if size <= MAX_RESIDENT_BYTES and ranges <= _MAX_RESIDENT_RANGES:
                     break
                 # Requested ranges are about to be read.
-                if each is file or not each.kept_bytes:
+                if candidate is file or not candidate.resident_bytes:
                     continue
                 # Another thread may be fetching the same range.
-                if not each._lock.acquire(blocking=False):  # noqa: SLF001, its own
+                if not candidate._lock.acquire(blocking=False):  # noqa: SLF001, its own
                     continue
                 try:
-                    size -= each.kept_bytes
-                    runs -= each.kept_runs
-                    each.release()
-                    del self._files[id(each)]
+                    size -= candidate.resident_bytes
+                    ranges -= candidate.resident_ranges
+                    candidate.release()
+                    del self._files[id(candidate)]
                 finally:
-                    each._lock.release()  # noqa: SLF001, its own
+                    candidate._lock.release()  # noqa: SLF001, its own
 
     def forget(self, file: FetchedFile) -> None:
         with self._lock:
             self._files.pop(id(file), None)
 
 
-_kept = _Kept()
+_resident_files = _ResidentFiles()
 
 
 @cache
@@ -338,7 +344,7 @@ def requests(_process: int) -> ThreadPoolExecutor:
 
 
 @cache
-def _libc() -> ctypes.CDLL:
+def _load_libc() -> ctypes.CDLL:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mmap.restype = ctypes.c_void_p
     libc.mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, *[ctypes.c_int] * 3, ctypes.c_long]
@@ -348,21 +354,16 @@ def _libc() -> ctypes.CDLL:
 def _map_fixed(
     address: int, size: int, protection: int, flags: int, descriptor: int = -1, start: int = 0
 ) -> None:
-    found = _libc().mmap(address, size, protection, flags | _MAP_FIXED, descriptor, start)
-    if found != address:
+    mapped_address = _load_libc().mmap(
+        address, size, protection, flags | _MAP_FIXED, descriptor, start
+    )
+    if mapped_address != address:
         raise MemoryError(f"cannot map memory: {os.strerror(ctypes.get_errno())}")
 
 
-def _runs(flags: NDArray[np.bool_]) -> Longs:
-    """Return start and end of each group of set flags, shape (n, 2)."""
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], flags, [False])).astype(np.int8)))
-    runs: Longs = edges.reshape(-1, 2)
-    return runs
-
-
-def _joined(runs: Longs) -> list[tuple[int, int]]:
+def _merge_ranges(ranges: Longs) -> list[tuple[int, int]]:
     """Merge page ranges with small gaps."""
-    apart = np.flatnonzero((runs[1:, 0] - runs[:-1, 1]) * _PAGE > MAX_GAP_BYTES)
-    firsts = runs[np.append(0, apart + 1), 0]
-    ends = runs[np.append(apart, len(runs) - 1), 1]
-    return list(zip(firsts.tolist(), ends.tolist(), strict=True))
+    gaps = np.flatnonzero((ranges[1:, 0] - ranges[:-1, 1]) * _PAGE > MAX_GAP_BYTES)
+    starts = ranges[np.append(0, gaps + 1), 0]
+    ends = ranges[np.append(gaps, len(ranges) - 1), 1]
+    return list(zip(starts.tolist(), ends.tolist(), strict=True))

@@ -32,10 +32,10 @@ from kafka_index.core.fs.uris import split_uri
 _JAVA_ERROR = re.compile(r'"?(?:[a-z][\w]*\.)+(\w+Exception)"?, "?([^\n\\]{1,200})')
 
 _WRITE_ATTEMPTS = 3
-_SLOW = "Failed to complete file in time"
+_TIMEOUT_MESSAGE = "Failed to complete file in time"
 _MS_NS = 1_000_000
 # The library retries for three minutes by default; a failover of the name node takes less.
-_PATIENCE = {
+_FAILOVER_SETTINGS = {
     "dfs.client.failover.max.attempts": "8",
     "dfs.client.failover.sleep.max.millis": "5000",
 }
@@ -43,12 +43,12 @@ _PATIENCE = {
 
 def reason(error: Exception) -> str:
     """Return the error message without the stack trace of the name node."""
-    text = str(error)
-    match = _JAVA_ERROR.search(text)
+    message = str(error)
+    match = _JAVA_ERROR.search(message)
     if match is not None:
         return f"{match[2].strip()} ({match[1]})"
-    first = text.splitlines()[0] if text else ""
-    return first[:200] or type(error).__name__
+    first_line = message.splitlines()[0] if message else ""
+    return first_line[:200] or type(error).__name__
 
 
 def read_error(
@@ -59,18 +59,18 @@ def read_error(
         f"cannot {action}: {reason(error)}",
         path=path,
         position_bytes=position_bytes,
-        hint=_hint(error),
+        hint=_suggest_remedy(error),
     )
 
 
 def publish_error(error: Exception, path: str, action: str) -> PublishError:
     """Convert an error of a write; `action` follows "cannot"."""
-    return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_hint(error))
+    return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_suggest_remedy(error))
 
 
-def _hint(error: Exception) -> str | None:
+def _suggest_remedy(error: Exception) -> str | None:
     if "AccessControlException" in str(error):
-        return "run as a user who may (HADOOP_USER_NAME, or a Kerberos ticket: kinit)"
+        return "run as a user with permission (HADOOP_USER_NAME, or a Kerberos ticket: kinit)"
     if isinstance(error, OSError):
         return "check the address and the network"
     return None
@@ -93,7 +93,7 @@ class HdfsStore(Store):
     def __init__(self, root: str, options: StorageOptions) -> None:
         self._root = root
         has_files = any(map(os.environ.get, ("HADOOP_CONF_DIR", "HADOOP_HOME")))
-        settings = {} if has_files else dict(_PATIENCE)
+        settings = {} if has_files else dict(_FAILOVER_SETTINGS)
         settings |= {key: value for key, value in options.resolve().items() if "." in key}
         url = None if root.endswith("//") else root
         try:
@@ -102,12 +102,12 @@ class HdfsStore(Store):
             raise InputError(
                 f"cannot open the file system: {reason(error)}",
                 path=root,
-                hint="give hdfs://HOST:PORT, or set HADOOP_CONF_DIR to where its name is defined",
+                hint="give hdfs://HOST:PORT, or set HADOOP_CONF_DIR to the Hadoop settings",
             ) from error
 
     def info(self, path: str) -> FileInfo:
         try:
-            return self._info(self._client.get_file_info(_name(path)))
+            return self._to_file_info(self._client.get_file_info(_hdfs_path(path)))
         except FileNotFoundError:
             raise
         except Exception as error:
@@ -116,31 +116,32 @@ class HdfsStore(Store):
     def open(self, path: str, info: FileInfo | None = None) -> HdfsFile:
         """Open a file in the version given by `info`."""
         try:
-            reader = self._client.read(_name(path))
+            reader = self._client.read(_hdfs_path(path))
             # After the blocks are located, so that the comparison is not older than the data.
-            now = self.info(path)
+            current_info = self.info(path)
         except FileNotFoundError as error:
             raise InputError("cannot open the file: it does not exist", path=path) from error
         except KafkaIndexError:
             raise
         except Exception as error:
             raise read_error(error, path, "open the file") from error
-        file = HdfsFile(self, reader, info or now)
-        if (now.size_bytes, now.mtime_ns) != (file.size_bytes, file.mtime_ns) or len(
-            reader
-        ) != file.size_bytes:
+        file = HdfsFile(self, reader, info or current_info)
+        if (current_info.size_bytes, current_info.mtime_ns) != (
+            file.size_bytes,
+            file.mtime_ns,
+        ) or len(reader) != file.size_bytes:
             raise ReadError(
                 "the file changed after it was listed",
                 path=path,
                 expected=f"{file.size_bytes} bytes",
-                found=f"{now.size_bytes} bytes",
-                hint="run again when nothing writes to it",
+                found=f"{current_info.size_bytes} bytes",
+                hint="run again when no process writes to the file",
             )
         return file
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
         try:
-            with self._client.read(_name(path)) as file:
+            with self._client.read(_hdfs_path(path)) as file:
                 size = len(file) if max_bytes is None else min(max_bytes, len(file))
                 return bytes(file.read_range(0, size)) if size else b""
         except FileNotFoundError:
@@ -149,19 +150,22 @@ class HdfsStore(Store):
             raise read_error(error, path, "read the file") from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        name = _name(path)
+        name = _hdfs_path(path)
         try:
-            found = list(self._client.list_status(name))
+            statuses = list(self._client.list_status(name))
         except FileNotFoundError:
             return []
         except Exception as error:
             raise read_error(error, path, "read the directory") from error
         entries = [
             DirectoryEntry(
-                self._root + each.path, each.isdir, each.length, each.modification_time * _MS_NS
+                self._root + status.path,
+                status.isdir,
+                status.length,
+                status.modification_time * _MS_NS,
             )
-            for each in found
-            if each.path != name  # a file lists itself
+            for status in statuses
+            if status.path != name  # a file lists itself
         ]
         return sorted(entries, key=lambda entry: entry.path)
 
@@ -169,7 +173,7 @@ class HdfsStore(Store):
         return list_by_directory(self, path)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write to a temporary file, close it, and rename it.
+        """Write a temporary file, and rename the file to its final name.
 
         The temporary name is unique, so that an abandoned writer cannot rename the file of another
         writer. A leftover is removed like any temporary file
@@ -179,24 +183,26 @@ class HdfsStore(Store):
             return False
         for _ in range(_WRITE_ATTEMPTS - 1):
             with suppress(_SlowNodesError):
-                return self._put_once(path, data, replace=not if_absent)
-        return self._put_once(path, data, replace=not if_absent)
+                return self._try_put(path, data, replace=not if_absent)
+        return self._try_put(path, data, replace=not if_absent)
 
-    def _put_once(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
-        name = _name(path)
-        folder, _, base = name.rpartition("/")
-        temporary = f"{folder}/.{base}.put.{uuid.uuid4().hex}.tmp"
+    def _try_put(self, path: str, data: bytes | memoryview, *, replace: bool) -> bool:
+        name = _hdfs_path(path)
+        folder, _, file_name = name.rpartition("/")
+        temporary_name = f"{folder}/.{file_name}.put.{uuid.uuid4().hex}.tmp"
         try:
-            self._write(temporary, data)
-            self._client.rename(temporary, name, overwrite=replace)
+            self._write(temporary_name, data)
+            self._client.rename(temporary_name, name, overwrite=replace)
         except FileExistsError:
-            self._discard(temporary)
+            self._delete_quietly(temporary_name)
             return False
         except Exception as error:
-            self._discard(temporary)
-            ours = publish_error(error, path, "write the file")
+            self._delete_quietly(temporary_name)
+            error_to_raise = publish_error(error, path, "write the file")
             raise (
-                _SlowNodesError(ours.message, path=path) if _SLOW in str(error) else ours
+                _SlowNodesError(error_to_raise.message, path=path)
+                if _TIMEOUT_MESSAGE in str(error)
+                else error_to_raise
             ) from error
         return True
 
@@ -210,15 +216,15 @@ class HdfsStore(Store):
 
     def rename(self, source: str, target: str) -> None:
         try:
-            self._client.rename(_name(source), _name(target), overwrite=True)
+            self._client.rename(_hdfs_path(source), _hdfs_path(target), overwrite=True)
         except Exception as error:
-            raise publish_error(error, target, "put the file in place") from error
+            raise publish_error(error, target, "rename the file to its final name") from error
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
             try:
                 with suppress(FileNotFoundError):
-                    self._client.delete(_name(path))
+                    self._client.delete(_hdfs_path(path))
             except Exception as error:
                 raise publish_error(error, path, "delete the file") from error
 
@@ -229,21 +235,21 @@ class HdfsStore(Store):
             return False
         return True
 
-    def _discard(self, name: str) -> None:
+    def _delete_quietly(self, name: str) -> None:
         # Report the original failure, not the failed cleanup.
         with suppress(Exception):
             self._client.delete(name)
 
-    def _info(self, status: Any) -> FileInfo:
+    def _to_file_info(self, status: Any) -> FileInfo:
         return FileInfo(self._root + status.path, status.length, status.modification_time * _MS_NS)
 
 
-def _name(path: str) -> str:
+def _hdfs_path(path: str) -> str:
     return "/" + split_uri(path)[1]
 
 
 class HdfsFile(RemoteFile):
-    """An HDFS file open for reading, with the blocks that it had when it was opened."""
+    """An HDFS file open for reading, with the blocks of the time of opening."""
 
     _NOUN = "file"
     _WRONG_LENGTH = "the file ends early"
@@ -254,13 +260,13 @@ class HdfsFile(RemoteFile):
         self._reader = reader
 
     def changed(self) -> str | None:
-        """Return how the file changed since it was opened, None if it did not."""
+        """Return how the file changed since opening, such as ``removed``; None if unchanged."""
         try:
-            now = self._store.info(self.path)
+            current_info = self._store.info(self.path)
         except FileNotFoundError:
-            return "it was removed"
-        if (now.size_bytes, now.mtime_ns) != (self.size_bytes, self.mtime_ns):
-            return "it was modified"
+            return "removed"
+        if (current_info.size_bytes, current_info.mtime_ns) != (self.size_bytes, self.mtime_ns):
+            return "modified"
         return None
 
     def _request(self, position_bytes: int, size_bytes: int) -> bytes:
@@ -268,12 +274,12 @@ class HdfsFile(RemoteFile):
             with remote_file.request_slots:
                 return cast("bytes", self._reader.read_range(position_bytes, size_bytes))
         except Exception as error:
-            how = self._change_since_open()
-            if how is not None:
-                raise self._changed_error(how, position_bytes) from error
+            change = self._find_change()
+            if change is not None:
+                raise self._change_error(change, position_bytes) from error
             raise read_error(error, self.path, "read the file", position_bytes) from error
 
-    def _change_since_open(self) -> str | None:
+    def _find_change(self) -> str | None:
         try:
             return self.changed()
         except KafkaIndexError:

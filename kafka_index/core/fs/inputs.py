@@ -20,7 +20,7 @@ from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segmen
 from kafka_index.core.fs.uris import is_remote
 
 #: Reasons why a file is not read.
-LINKED_OUT = "not read: a link that points outside the input (--follow-links reads it)"
+LINKED_OUT = "not read: the link points outside the input (give --follow-links to read the target)"
 BROKEN_LINK = "a broken link"
 NOT_A_FILE = "not a file"
 BAD_CHECKPOINT = "a checkpoint that a broker cannot read"
@@ -32,22 +32,22 @@ UNREAD_COUNTS = {
     LINKED_OUT: "links_not_followed",
 }
 
-_follows: ContextVar[bool | None] = ContextVar("follows_links", default=None)
-_kept: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("kept", default=None)
+_follows_links: ContextVar[bool | None] = ContextVar("follows_links", default=None)
+_run_caches: ContextVar[dict[str, dict[str, Any]] | None] = ContextVar("kept", default=None)
 _lock = threading.Lock()
 # Real paths of this process's inputs, and whether links in them are followed.
 _inputs: dict[str, bool] = {}
 _unread: dict[str, Skipped] = {}
 # Unread files by path, for each active `collecting_unread` block.
-_reading: dict[int, dict[str, Skipped]] = {}
+_collections: dict[int, dict[str, Skipped]] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
     """An entry that is not read, or that a broker would not load as a segment, with the reason.
 
-    `target` is the target of a link that is not followed, and `detail` follows the reason; both
-    are otherwise empty.
+    `target` is the target of a link that is not followed, otherwise empty. `detail` completes the
+    reason, and may be empty.
     """
 
     path: str
@@ -56,99 +56,101 @@ class Skipped:
     detail: str = ""
 
     @property
-    def shown(self) -> str:
+    def path_with_target(self) -> str:
         return f"{self.path} -> {self.target}" if self.target else self.path
 
     @property
-    def text(self) -> str:
+    def description(self) -> str:
         """The path with the reason."""
-        return f"{self.shown}: {self.why}"
+        return f"{self.path_with_target}: {self.full_reason}"
 
     @property
-    def why(self) -> str:
+    def full_reason(self) -> str:
         """The reason with its detail."""
         return f"{self.reason}: {self.detail}" if self.detail else self.reason
 
 
 @contextmanager
 def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
-    """Start reading inputs: decide about links, and ask remote stores for each thing only once.
+    """Set whether links are followed, and cache reads of remote directories, during a block.
 
-    The decision about links applies to all threads. Yields the files of `collecting_unread`.
+    The setting for links applies to all threads. Yields the files of `collecting_unread`.
     """
-    links = _follows.set(follow_links)
-    kept = _kept.set({} if (outer := _kept.get()) is None else outer)
+    links_token = _follows_links.set(follow_links)
+    caches_token = _run_caches.set(
+        {} if (outer_caches := _run_caches.get()) is None else outer_caches
+    )
     try:
-        with collecting_unread() as unread:
-            yield unread
+        with collecting_unread() as unread_files:
+            yield unread_files
     finally:
-        _follows.reset(links)
-        _kept.reset(kept)
+        _follows_links.reset(links_token)
+        _run_caches.reset(caches_token)
 
 
 @contextmanager
 def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
     """Yield the unread files by path, collected from all threads until the block ends.
 
-    Unlike `reading_inputs`, it can be used in a generator.
+    Unlike `reading_inputs`, this context manager can be used in a generator.
     """
-    unread: dict[str, Skipped] = {}
+    unread_files: dict[str, Skipped] = {}
     with _lock:
-        _reading[id(unread)] = unread
+        _collections[id(unread_files)] = unread_files
     try:
-        yield unread
+        yield unread_files
     finally:
         with _lock:
-            del _reading[id(unread)]
+            del _collections[id(unread_files)]
 
 
-def kept_of_run(kind: str) -> dict[str, Any]:
-    """Return what this run has read of remote directories, by path, to which more is added."""
-    kept = _kept.get()
-    return {} if kept is None else kept.setdefault(kind, {})
+def run_cache(name: str) -> dict[str, Any]:
+    """Return a cache of this run for reads of remote directories, keyed by path."""
+    caches = _run_caches.get()
+    return {} if caches is None else caches.setdefault(name, {})
 
 
 def admit_linked(directory: str) -> None:
-    if _follows.get() and os.path.islink(directory):
+    if _follows_links.get() and os.path.islink(directory):
         admit_inputs([directory])
 
 
 def admit_inputs(directories: Iterable[str]) -> None:
     """Add directories to the inputs of this process; links into local inputs may be followed."""
-    follows = _follows.get()
+    follows_links = _follows_links.get()
     for directory in directories:
         if is_remote(directory):
             continue
-        real = os.path.realpath(directory)
+        real_path = os.path.realpath(directory)
         with _lock:
-            if follows is None:
-                if real not in _inputs and not is_within(real, _inputs):
-                    _inputs[real] = False
+            if follows_links is None:
+                if real_path not in _inputs and not is_within(real_path, _inputs):
+                    _inputs[real_path] = False
                 continue
-            # Decisions of an earlier run about its subdirectories no longer apply.
-            for other in [each for each in _inputs if is_within(each, [real])]:
-                del _inputs[other]
-            _inputs[real] = follows
+            # Settings of an earlier run for subdirectories no longer apply.
+            for subdirectory in [path for path in _inputs if is_within(path, [real_path])]:
+                del _inputs[subdirectory]
+            _inputs[real_path] = follows_links
 
 
 def admitted_inputs() -> tuple[tuple[str, bool], ...]:
-    """Return the inputs of this process to send them to another process."""
+    """Return the inputs of this process, to be sent to another process."""
     with _lock:
         return tuple(_inputs.items())
 
 
-def admit_sent(inputs: Iterable[tuple[str, bool]]) -> None:
+def admit_received(inputs: Iterable[tuple[str, bool]]) -> None:
     """Add the inputs of another process."""
     with _lock:
         _inputs.update(inputs)
 
 
 def drain_unread() -> list[Skipped]:
-    """Return the unread files in order of path, and clear them."""
+    """Return the unread files in order of path, and clear the list of unread files."""
     with _lock:
-        found = [_unread[path] for path in sorted(_unread)]
+        files = [_unread[path] for path in sorted(_unread)]
         _unread.clear()
-        return found
+        return files
 
 
 def forget_inputs() -> None:
@@ -159,40 +161,40 @@ def forget_inputs() -> None:
 
 
 def linked_out(path: str) -> Skipped | None:
-    """Return a file that must not be opened because it is a link out of the input, else None.
+    """Return the link at a path if it leads out of the input and must not be followed, else None.
 
     `path` is a file of a data directory or partition; URIs are never links.
     """
-    if not os.path.islink(path) or _is_log(path) or _follows.get():
+    if not os.path.islink(path) or _is_log(path) or _follows_links.get():
         return None
     try:
-        if not _leads_to_file(path):
+        if not _points_to_file(path):
             return None
     except OSError:
-        # A broken link, for example, is reported when it is opened.
+        # Opening the file raises the error, for example for a broken link.
         return None
     target = os.path.realpath(path)
     directory = os.path.realpath(os.path.dirname(path))
     with _lock:
         inputs = dict(_inputs)
-    if is_within(target, [directory, *inputs]) or _is_followed(directory, inputs):
+    if is_within(target, [directory, *inputs]) or _follows_links_in(directory, inputs):
         return None
-    found = Skipped(path, LINKED_OUT, target)
-    _note(found)
-    return found
+    link = Skipped(path, LINKED_OUT, target)
+    _record_unread(link)
+    return link
 
 
 def note_unread(path: str, reason: str, detail: str = "") -> Skipped:
-    """Record that an entry is not read, such as one that is not a log or a partition."""
+    """Record an entry that is not read, such as a file that is neither a log nor a checkpoint."""
     target = os.path.realpath(path) if os.path.islink(path) else ""
-    found = Skipped(path, reason, target, detail)
-    _note(found)
-    return found
+    file = Skipped(path, reason, target, detail)
+    _record_unread(file)
+    return file
 
 
-def _note(file: Skipped) -> None:
+def _record_unread(file: Skipped) -> None:
     with _lock:
-        for files in (_unread, *_reading.values()):
+        for files in (_unread, *_collections.values()):
             files[file.path] = file
 
 
@@ -203,22 +205,22 @@ def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
     """
     if not any_name and not is_kept_file(os.path.basename(path)):
         return
-    found = linked_out(path)
-    if found is not None:
+    link = linked_out(path)
+    if link is not None:
         raise LinkedOutError(
             "the file is a link that points outside the input",
             path=path,
-            found=found.target,
-            hint="give --follow-links to read it",
+            found=link.target,
+            hint="give --follow-links to read the target",
         )
 
 
 def _is_log(path: str) -> bool:
-    parsed = parse_segment_file(os.path.basename(path))
-    return parsed is not None and parsed.kind == LOG_SUFFIX
+    segment_file = parse_segment_file(os.path.basename(path))
+    return segment_file is not None and segment_file.kind == LOG_SUFFIX
 
 
-def _leads_to_file(path: str) -> bool:
+def _points_to_file(path: str) -> bool:
     try:
         return not os.path.isdir(path) and bool(os.stat(path))
     except PermissionError:
@@ -227,33 +229,32 @@ def _leads_to_file(path: str) -> bool:
 
 def is_within(path: str, directories: Iterable[str]) -> bool:
     """Return whether a real path is below one of the directories."""
-    return any(path.startswith(os.path.join(each, "")) for each in directories)
+    return any(path.startswith(os.path.join(directory, "")) for directory in directories)
 
 
-def _is_followed(directory: str, inputs: Mapping[str, bool]) -> bool:
+def _follows_links_in(directory: str, inputs: Mapping[str, bool]) -> bool:
     """Return whether links in this directory are followed, as decided for its input."""
-    around = [each for each in inputs if each == directory or is_within(directory, [each])]
-    if around:
-        return inputs[max(around, key=len)]
-    return any(follows for each, follows in inputs.items() if os.path.dirname(each) == directory)
+    ancestors = [path for path in inputs if path == directory or is_within(directory, [path])]
+    if ancestors:
+        return inputs[max(ancestors, key=len)]
+    return any(follows for path, follows in inputs.items() if os.path.dirname(path) == directory)
 
 
 def refuse_unread(files: Mapping[str, Skipped]) -> None:
-    """Refuse to go on without files that are not read, except for links, which are not followed.
+    """Raise `InputError` for the first unread file that is not a link out of the input.
 
-    For readers that fail at the first damage, and whose result cannot list the files. Raises
-    `InputError` about the first file.
+    For readers that fail at the first damage, and whose result cannot list the files.
     """
     for file in files.values():
         if file.reason != LINKED_OUT:
-            raise InputError(file.why, path=file.shown)
+            raise InputError(file.full_reason, path=file.path_with_target)
 
 
 def unread_texts(files: Mapping[str, Skipped]) -> tuple[str, ...]:
     """Return the unread files of `reading_inputs`, each with the reason."""
-    return tuple(files[path].text for path in sorted(files))
+    return tuple(files[path].description for path in sorted(files))
 
 
 def skipped_texts(entries: Iterable[Skipped]) -> tuple[tuple[str, str], ...]:
     """Return the path and reason of each skipped entry."""
-    return tuple((entry.shown, entry.why) for entry in entries)
+    return tuple((entry.path_with_target, entry.full_reason) for entry in entries)

@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-_TEXT = pa.large_string()
+_STRING_TYPE = pa.large_string()
 _ESCAPED = r'["\\\x00-\x1f]'
 
 
@@ -22,7 +22,7 @@ def json_lines(rows: pa.RecordBatch) -> pa.Array:
     keep all digits. Bytes are base64. NaN and infinities are null, since JSON lacks them. Maps are
     objects. Raises `pa.ArrowInvalid` if JSON cannot represent a value.
     """
-    lines = concatenate("{", *_members(rows), "}")
+    lines = concatenate("{", *_format_members(rows), "}")
     return pa.repeat(lines, rows.num_rows) if isinstance(lines, pa.Scalar) else lines
 
 
@@ -31,20 +31,22 @@ def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
 
     The objects are large strings without surrounding whitespace, as many as rows.
     """
-    opened = pc.binary_slice(objects.cast(pa.large_binary()), 0, -1).cast(_TEXT)
-    opened = pc.ascii_rtrim(opened, " \t\r")
-    # Only an empty object still ends with its opening brace here.
-    separator = pc.if_else(pc.ends_with(opened, "{"), "", ",").cast(_TEXT)
-    return concatenate(opened, separator, *_members(rows), "}\n")
+    open_objects = pc.binary_slice(objects.cast(pa.large_binary()), 0, -1).cast(_STRING_TYPE)
+    open_objects = pc.ascii_rtrim(open_objects, " \t\r")
+    # Without its closing brace, only an empty object ends with an opening brace.
+    separator = pc.if_else(pc.ends_with(open_objects, "{"), "", ",").cast(_STRING_TYPE)
+    return concatenate(open_objects, separator, *_format_members(rows), "}\n")
 
 
-def concatenate(*parts: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:
+def concatenate(*strings: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:
     """Join strings row by row; the result is a scalar if all parts are.
 
-    Any null makes it null.
+    A null in any part makes the result null.
     """
-    scalars = (pa.scalar(part, _TEXT) if isinstance(part, str) else part for part in parts)
-    return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
+    scalars = (
+        pa.scalar(string, _STRING_TYPE) if isinstance(string, str) else string for string in strings
+    )
+    return pc.binary_join_element_wise(*scalars, pa.scalar("", _STRING_TYPE))
 
 
 def plain_column(column: pa.Array) -> pa.Array:
@@ -55,55 +57,59 @@ def plain_column(column: pa.Array) -> pa.Array:
     return column
 
 
-def is_binary(kind: pa.DataType) -> bool:
+def is_binary(data_type: pa.DataType) -> bool:
     types = pa.types
-    checks = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
-    return any(check(kind) for check in (*checks, types.is_binary_view))
+    type_checks = (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+    return any(is_type(data_type) for is_type in (*type_checks, types.is_binary_view))
 
 
 def base64_texts(column: pa.Array) -> pa.Array:
     return pa.array(
         [None if value is None else b64encode(value).decode() for value in column.to_pylist()],
-        _TEXT,
+        _STRING_TYPE,
     )
 
 
-def _members(rows: pa.RecordBatch) -> list[pa.Array | pa.Scalar]:
-    parts: list[pa.Array | pa.Scalar] = []
+def _format_members(rows: pa.RecordBatch) -> list[pa.Array | pa.Scalar]:
+    members: list[pa.Array | pa.Scalar] = []
     for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        prefix = f"{',' if parts else ''}{json.dumps(name, ensure_ascii=False)}:"
+        prefix = f"{',' if members else ''}{json.dumps(name, ensure_ascii=False)}:"
         try:
-            parts += [pa.scalar(prefix, _TEXT), json_values(column)]
+            members += [pa.scalar(prefix, _STRING_TYPE), json_values(column)]
         except (ValueError, TypeError) as error:
             raise pa.ArrowInvalid(f"{name}: {error}") from error
-    return parts
+    return members
 
 
 def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
-    """Return each value as JSON; one scalar if all values are null."""
+    """Return each value as JSON; a scalar if all values are null."""
     if column.null_count == len(column):
-        return pa.scalar("null", _TEXT)
+        return pa.scalar("null", _STRING_TYPE)
     column = plain_column(column)
-    kind, types = column.type, pa.types
-    if types.is_nested(kind):
+    data_type, types = column.type, pa.types
+    if types.is_nested(data_type):
         rows = _python_rows(column)
-        texts = [None if row is None else json.dumps(_plain(row)) for row in rows]
-        values = pa.array(texts, _TEXT)
-    elif types.is_integer(kind) or types.is_boolean(kind) or types.is_duration(kind):
-        values = column.cast(_TEXT)
-    elif types.is_floating(kind):
-        values = pc.if_else(pc.is_finite(column), column.cast(_TEXT), None)
-    elif types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind):
-        values = _strings(column.cast(_TEXT))
-    elif is_binary(kind):
+        lines = [None if row is None else json.dumps(_to_json_value(row)) for row in rows]
+        values = pa.array(lines, _STRING_TYPE)
+    elif types.is_integer(data_type) or types.is_boolean(data_type) or types.is_duration(data_type):
+        values = column.cast(_STRING_TYPE)
+    elif types.is_floating(data_type):
+        values = pc.if_else(pc.is_finite(column), column.cast(_STRING_TYPE), None)
+    elif (
+        types.is_string(data_type)
+        or types.is_large_string(data_type)
+        or types.is_string_view(data_type)
+    ):
+        values = _quote_strings(column.cast(_STRING_TYPE))
+    elif is_binary(data_type):
         values = concatenate('"', base64_texts(column), '"')
-    elif types.is_timestamp(kind):
+    elif types.is_timestamp(data_type):
         # Timestamps are formatted in UTC, without a time zone lookup.
-        plain = column.view(pa.int64()).view(pa.timestamp(kind.unit)).cast(_TEXT)
-        times = pc.replace_substring(plain, " ", "T", max_replacements=1)
-        values = concatenate('"', times, '"' if kind.tz is None else 'Z"')
+        utc_times = column.view(pa.int64()).view(pa.timestamp(data_type.unit)).cast(_STRING_TYPE)
+        times = pc.replace_substring(utc_times, " ", "T", max_replacements=1)
+        values = concatenate('"', times, '"' if data_type.tz is None else 'Z"')
     else:
-        values = concatenate('"', column.cast(_TEXT), '"')
+        values = concatenate('"', column.cast(_STRING_TYPE), '"')
     return values.fill_null("null")
 
 
@@ -114,40 +120,43 @@ def _python_rows(column: pa.Array) -> list[Any]:
     except (OverflowError, ValueError):
         if len(column) > 1:
             return [_python_rows(column.slice(row, 1))[0] for row in range(len(column))]
-        rows = column.cast(_with_texts(column.type)).to_pylist(maps_as_pydicts="lossy")
+        rows = column.cast(_replace_times(column.type)).to_pylist(maps_as_pydicts="lossy")
     return rows
 
 
-def _with_texts(kind: pa.DataType) -> pa.DataType:
+def _replace_times(data_type: pa.DataType) -> pa.DataType:
     """Return a nested type with text in place of dates and timestamps."""
     types = pa.types
-    if types.is_struct(kind):
-        return pa.struct([one.with_type(_with_texts(one.type)) for one in kind])
-    if types.is_map(kind):
-        return pa.map_(_with_texts(kind.key_type), _with_texts(kind.item_type))
-    if types.is_list(kind):
-        return pa.list_(kind.value_field.with_type(_with_texts(kind.value_type)))
-    return pa.string() if types.is_date(kind) or types.is_timestamp(kind) else kind
+    if types.is_struct(data_type):
+        return pa.struct([item.with_type(_replace_times(item.type)) for item in data_type])
+    if types.is_map(data_type):
+        return pa.map_(_replace_times(data_type.key_type), _replace_times(data_type.item_type))
+    if types.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(_replace_times(data_type.value_type)))
+    return pa.string() if types.is_date(data_type) or types.is_timestamp(data_type) else data_type
 
 
-def _strings(texts: pa.Array) -> pa.Array:
-    texts.validate(full=True)
-    escaped = pc.match_substring_regex(texts, _ESCAPED).fill_null(False)  # noqa: FBT003
-    if pc.any(escaped).as_py():
-        replaced = [
-            json.dumps(text, ensure_ascii=False)[1:-1] for text in texts.filter(escaped).to_pylist()
+def _quote_strings(strings: pa.Array) -> pa.Array:
+    strings.validate(full=True)
+    needs_escape = pc.match_substring_regex(strings, _ESCAPED).fill_null(False)  # noqa: FBT003
+    if pc.any(needs_escape).as_py():
+        escaped_strings = [
+            json.dumps(string, ensure_ascii=False)[1:-1]
+            for string in strings.filter(needs_escape).to_pylist()
         ]
-        texts = pc.replace_with_mask(texts, escaped, pa.array(replaced, _TEXT))
-    return concatenate('"', texts, '"')
+        strings = pc.replace_with_mask(
+            strings, needs_escape, pa.array(escaped_strings, _STRING_TYPE)
+        )
+    return concatenate('"', strings, '"')
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     """Convert a nested value to a form that JSON can represent."""
     match value:
         case dict():
-            return {str(name): _plain(item) for name, item in value.items()}
+            return {str(name): _to_json_value(member) for name, member in value.items()}
         case list():
-            return [_plain(item) for item in value]
+            return [_to_json_value(member) for member in value]
         case bytes():
             value = b64encode(value).decode()
         case datetime() if value.tzinfo is None:

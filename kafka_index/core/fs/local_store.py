@@ -61,19 +61,19 @@ class MappedFile(Closeable):
         self._guard: SigbusGuard | None = None
         self._descriptor = -1
         try:
-            # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected below.
+            # O_NONBLOCK, so that opening a named pipe does not wait. Pipes are rejected below.
             descriptor = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         except OSError as error:
             raise InputError(f"cannot open the file: {error.strerror}", path=path) from error
         try:
-            self._opened = os.fstat(descriptor)
-            if not stat.S_ISREG(self._opened.st_mode):
-                raise InputError("not a regular file", path=path)  # noqa: TRY301, because it closes
+            self._status = os.fstat(descriptor)
+            if not stat.S_ISREG(self._status.st_mode):
+                raise InputError("the path is not a regular file", path=path)  # noqa: TRY301, because it closes
             # An empty file cannot be mapped.
-            if self._opened.st_size:
-                self._map = mmap.mmap(descriptor, self._opened.st_size, access=mmap.ACCESS_READ)
+            if self._status.st_size:
+                self._map = mmap.mmap(descriptor, self._status.st_size, access=mmap.ACCESS_READ)
                 self._array = np.frombuffer(self._map, np.uint8)
-                self._guard = SigbusGuard(self._array.ctypes.data, self._opened.st_size)
+                self._guard = SigbusGuard(self._array.ctypes.data, self._status.st_size)
         except (OSError, ValueError) as error:
             # ValueError: the file shrank between fstat and mmap.
             os.close(descriptor)
@@ -83,7 +83,7 @@ class MappedFile(Closeable):
             os.close(descriptor)
             raise
         self._descriptor = descriptor
-        self.size_bytes, self.mtime_ns = self._opened.st_size, self._opened.st_mtime_ns
+        self.size_bytes, self.mtime_ns = self._status.st_size, self._status.st_mtime_ns
 
     @property
     def array(self) -> Bytes:
@@ -144,25 +144,30 @@ class MappedFile(Closeable):
         return read()
 
     def changed(self, *, may_grow: bool = False) -> str | None:
-        """Return how the file at this path differs from the opened one, None if it does not.
+        """Return how the file at this path differs from the opened file, None if it does not.
 
-        It may be replaced, deleted, truncated or modified: ``"it grew from 10 to 20 bytes"``. With
+        The file may be replaced, removed, truncated or modified: ``grew from 10 to 20 bytes``. With
         `may_grow`, appended bytes are ignored.
         """
         try:
-            now = os.stat(self.path)
+            current_status = os.stat(self.path)
         except FileNotFoundError:
-            return "it was removed"
+            return "removed"
         except OSError as error:
-            return f"it is not readable any more: {error.strerror}"
-        before = self._opened
-        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
-            return "it was replaced by another file"
-        if now.st_size < before.st_size or (now.st_size > before.st_size and not may_grow):
-            how = "grew" if now.st_size > before.st_size else "was truncated"
-            return f"it {how} from {before.st_size} to {now.st_size} bytes"
-        is_modified = now.st_mtime_ns != before.st_mtime_ns and not may_grow
-        return "it was modified" if is_modified else None
+            return f"no longer readable ({error.strerror})"
+        opened_status = self._status
+        if (current_status.st_dev, current_status.st_ino) != (
+            opened_status.st_dev,
+            opened_status.st_ino,
+        ):
+            return "replaced by another file"
+        if current_status.st_size < opened_status.st_size or (
+            current_status.st_size > opened_status.st_size and not may_grow
+        ):
+            verb = "grew" if current_status.st_size > opened_status.st_size else "truncated"
+            return f"{verb} from {opened_status.st_size} to {current_status.st_size} bytes"
+        is_modified = current_status.st_mtime_ns != opened_status.st_mtime_ns and not may_grow
+        return "modified" if is_modified else None
 
     def close(self) -> None:
         """Unmap the file, now or when its last view is released."""
@@ -189,20 +194,22 @@ def fill(descriptor: int, path: str, position_bytes: int, buffer: memoryview) ->
 
     Raises `InputError` on I/O errors.
     """
-    filled = 0
-    while filled < len(buffer):
+    filled_bytes = 0
+    while filled_bytes < len(buffer):
         try:
-            more = os.preadv(descriptor, [buffer[filled:]], position_bytes + filled)
+            read_bytes = os.preadv(
+                descriptor, [buffer[filled_bytes:]], position_bytes + filled_bytes
+            )
         except OSError as error:
             raise InputError(
                 f"cannot read the file: {error.strerror}",
                 path=path,
-                position_bytes=position_bytes + filled,
+                position_bytes=position_bytes + filled_bytes,
             ) from error
-        if not more:
+        if not read_bytes:
             break
-        filled += more
-    return filled
+        filled_bytes += read_bytes
+    return filled_bytes
 
 
 class LocalEntry:
@@ -216,13 +223,13 @@ class LocalEntry:
         self.path = entry.path
 
     def is_directory(self) -> bool:
-        """Return whether it is a directory or a link to one."""
+        """Return whether the entry is a directory, or a link to a directory."""
         try:
             return self._entry.is_dir()
         except OSError as error:
             if is_retriable(error):
                 raise unreadable_directory(error, self.path) from error
-            # For example a circular link, which a broker would not load either.
+            # A circular link, for example. A broker would not load the directory either.
             return False
 
     def file_error(self) -> str | None:
@@ -238,28 +245,28 @@ class LocalEntry:
         return self._entry.is_symlink() and not os.path.exists(self.path)
 
     def info(self) -> FileInfo:
-        """Return its size and modification time, 0 if unknown."""
+        """Return the size and modification time of the file, 0 if unknown."""
         try:
-            found = self._entry.stat()
+            status = self._entry.stat()
         except OSError:
-            # Opening it will fail too, which is then reported for the segment.
+            # Opening the file fails too, and reports the error for the segment.
             return FileInfo(self.path, 0, 0)
-        return FileInfo(self.path, found.st_size, found.st_mtime_ns)
+        return FileInfo(self.path, status.st_size, status.st_mtime_ns)
 
     def linked_out(self) -> str | None:
-        """Return the target if it is a link out of the input that is not followed."""
+        """Return the target of a link out of the input that is not followed, else None."""
         if not self._entry.is_symlink():
             return None
-        found = linked_out(self.path)
-        return None if found is None else found.target
+        link = linked_out(self.path)
+        return None if link is None else link.target
 
     def file_version(self) -> tuple[int, str]:
-        """Return its size and ctime, which programs cannot set, unlike the modification time."""
+        """Return size and ctime of the file. Programs cannot set the ctime."""
         try:
-            found = self._entry.stat()
+            status = self._entry.stat()
         except OSError:
             return 0, ""
-        return found.st_size, str(found.st_ctime_ns)
+        return status.st_size, str(status.st_ctime_ns)
 
 
 class LocalStore(Store):
@@ -269,8 +276,8 @@ class LocalStore(Store):
     needs_requests = False
 
     def info(self, path: str) -> FileInfo:
-        found = os.stat(path)
-        return FileInfo(path, found.st_size, found.st_mtime_ns)
+        status = os.stat(path)
+        return FileInfo(path, status.st_size, status.st_mtime_ns)
 
     def open(self, path: str, info: FileInfo | None = None) -> MappedFile:  # noqa: ARG002, because the caller compares what it listed
         refuse_linked_out(path)
@@ -292,17 +299,19 @@ class LocalStore(Store):
         """Return the files and directories in a directory, without other kinds of entries."""
         entries = []
         try:
-            with os.scandir(path) as found:
-                for entry in found:
+            with os.scandir(path) as scan:
+                for entry in scan:
                     if entry.is_dir():
                         entries.append(DirectoryEntry(entry.path, is_directory=True))
                     elif entry.is_file():
                         # Omit a file that is deleted concurrently.
                         with suppress(FileNotFoundError):
-                            stat = entry.stat()
+                            status = entry.stat()
                             entries.append(
                                 DirectoryEntry(
-                                    entry.path, size_bytes=stat.st_size, mtime_ns=stat.st_mtime_ns
+                                    entry.path,
+                                    size_bytes=status.st_size,
+                                    mtime_ns=status.st_mtime_ns,
                                 )
                             )
         except FileNotFoundError:
@@ -315,13 +324,13 @@ class LocalStore(Store):
         return list_by_directory(self, path)
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write to a temporary file, make it durable, and rename it."""
+        """Write a temporary file, make the file durable, and rename it to its final name."""
         if if_absent and os.path.exists(path):
             return False
         try:
             os.makedirs(os.path.dirname(path), exist_ok=True)
         except OSError as error:
-            raise publish_error(error, path, "make the folder") from error
+            raise publish_error(error, path, "create the folder") from error
         with AtomicFile(path) as file:
             file.write(data)
             if if_absent:
@@ -336,7 +345,7 @@ class LocalStore(Store):
         try:
             os.replace(source, target)
         except OSError as error:
-            raise publish_error(error, target, "put the file in place") from error
+            raise publish_error(error, target, "rename the file to its final name") from error
 
     def delete(self, paths: Iterable[str]) -> None:
         for path in paths:
@@ -376,16 +385,18 @@ class LocalStore(Store):
 
     def files_below(self, path: str) -> Iterator[str]:
         """Yield the path of each non-directory below a directory; links are not followed."""
-        return (os.path.join(at, name) for at, _, names in walk(path) for name in names)
+        return (
+            os.path.join(directory, name) for directory, _, names in walk(path) for name in names
+        )
 
     def real_path(self, path: str) -> str:
         return os.path.realpath(path)
 
     def identity(self, path: str) -> Hashable:
-        found = os.stat(path)
-        return found.st_dev, found.st_ino
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
 
-    def make_directory(self, path: str, action: str = "make the folder") -> None:
+    def make_directory(self, path: str, action: str = "create the folder") -> None:
         with publishing(path, action):
             os.makedirs(path, exist_ok=True)
 
@@ -399,15 +410,15 @@ class LocalStore(Store):
             with suppress(FileNotFoundError):  # A concurrent run has tested the folder.
                 os.unlink(probe)
 
-    def is_same_directory(self, path: str, other: str) -> bool:
+    def is_same_directory(self, path: str, other_path: str) -> bool:
         """Return whether two paths refer to the same directory, through links or mounts."""
-        return os.path.isdir(other) and os.path.samefile(path, other)
+        return os.path.isdir(other_path) and os.path.samefile(path, other_path)
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:
         sync(directories, action)
 
-    def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:
-        return AtomicFile(path, scratch_path=scratch_path, what=what)
+    def create(self, path: str, *, scratch_path: str | None = None, noun: str) -> AtomicFile:
+        return AtomicFile(path, scratch_path=scratch_path, noun=noun)
 
     def readable(self, path: str, info: FileInfo | None = None) -> str:  # noqa: ARG002, as in open
         return path
@@ -427,38 +438,38 @@ class UnlinkedStore(LocalStore):
         self._root = root
 
     def info(self, path: str) -> FileInfo:
-        return super().info(self._checked(path))
+        return super().info(self._refuse_links(path))
 
     def open(self, path: str, info: FileInfo | None = None) -> MappedFile:
-        return super().open(self._file(path), info)
+        return super().open(self._require_file(path), info)
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        return super().read(self._file(path), max_bytes)
+        return super().read(self._require_file(path), max_bytes)
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        found = super().list_directory(self._checked(path))
-        return [entry for entry in found if not os.path.islink(entry.path)]
+        entries = super().list_directory(self._refuse_links(path))
+        return [entry for entry in entries if not os.path.islink(entry.path)]
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        return super().put(self._checked(path), data, if_absent=if_absent)
+        return super().put(self._refuse_links(path), data, if_absent=if_absent)
 
-    def _file(self, path: str) -> str:
+    def _require_file(self, path: str) -> str:
         """Return the path of a file; raises `CorruptObjectError` for any other kind of entry."""
-        if os.path.exists(self._checked(path)) and not os.path.isfile(path):
-            raise CorruptObjectError("not a regular file", path=path)
+        if os.path.exists(self._refuse_links(path)) and not os.path.isfile(path):
+            raise CorruptObjectError("the path is not a regular file", path=path)
         return path
 
-    def _checked(self, path: str) -> str:
+    def _refuse_links(self, path: str) -> str:
         """Return a path below the root; raises `CorruptObjectError` if a component is a link."""
-        at = self._root
+        component = self._root
         for name in path[len(self._root) :].strip("/").split("/"):
-            at = os.path.join(at, name)
-            if name and os.path.islink(at):
+            component = os.path.join(component, name)
+            if name and os.path.islink(component):
                 raise CorruptObjectError(
                     "a link in a repository is not followed",
-                    path=at,
-                    found=os.path.realpath(at),
-                    hint="replace the link with its target, or mount the target there",
+                    path=component,
+                    found=os.path.realpath(component),
+                    hint="replace the link with its target, or mount the target at this path",
                 )
         return path
 
@@ -479,5 +490,5 @@ def unreadable_directory(error: OSError, path: str) -> InputError:
     return InputError(
         f"cannot read the directory: {error.strerror}",
         path=path,
-        hint="check its permissions, or omit it from the input",
+        hint="check the permissions, or omit the directory from the input",
     )

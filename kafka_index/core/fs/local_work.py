@@ -24,10 +24,10 @@ from kafka_index.core.fs.durable_files import publish_error
 _PREFIX = "kafka-index-work-"
 _LOCK_SUFFIX = ".lock"
 
-_current: _Workspace | None = None
-_guard = threading.Lock()
-_MEMORY = "1GB"
-_NEEDED_FILES = 16
+_workspace: _Workspace | None = None
+_workspace_lock = threading.Lock()
+_MEMORY_LIMIT = "1GB"
+_REQUIRED_DESCRIPTORS = 16
 
 
 @dataclass(frozen=True)
@@ -38,36 +38,36 @@ class _Workspace:
 
 
 def workspace() -> str:
-    """Return the working folder of this process; create it on first use.
+    """Return the working folder of this process, which is created on first use.
 
-    Raises `PublishError` if it cannot be created.
+    Raises `PublishError` if the folder cannot be created.
     """
-    global _current  # noqa: PLW0603, because it is one a process
-    with _guard:
+    global _workspace  # noqa: PLW0603, because it is one a process
+    with _workspace_lock:
         # A forked process has its parent's memory but needs its own folder.
-        if _current is None or _current.process_id != os.getpid():
+        if _workspace is None or _workspace.process_id != os.getpid():
             root = tempfile.gettempdir()
             try:
                 _remove_abandoned(root)
-                _current = _create(root)
+                _workspace = _create_workspace(root)
             except OSError as error:
-                raise publish_error(error, root, "make a folder for temporary files") from error
-            atexit.register(_remove, _current)
-        return _current.folder
+                raise publish_error(error, root, "create a temporary folder") from error
+            atexit.register(_remove_workspace, _workspace)
+        return _workspace.folder
 
 
-def _create(root: str) -> _Workspace:
+def _create_workspace(root: str) -> _Workspace:
     while True:
         descriptor, lock_path = tempfile.mkstemp(_LOCK_SUFFIX, _PREFIX, root)
-        if _is_locked(descriptor, lock_path):
+        if _try_lock(descriptor, lock_path):
             folder = lock_path.removesuffix(_LOCK_SUFFIX)
             os.mkdir(folder, 0o700)
             return _Workspace(os.getpid(), folder, descriptor)
-        # Another process removed the folder before it was locked.
+        # Another process removed the lock file before this process locked it.
         os.close(descriptor)
 
 
-def _is_locked(descriptor: int, path: str) -> bool:
+def _try_lock(descriptor: int, path: str) -> bool:
     """Lock a file; return False if another process has locked or removed it."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,7 +87,7 @@ def _remove_abandoned(root: str) -> None:
             # The folder belongs to another user, or was removed concurrently.
             continue
         try:
-            if _is_locked(descriptor, path):
+            if _try_lock(descriptor, path):
                 shutil.rmtree(path.removesuffix(_LOCK_SUFFIX), ignore_errors=True)
                 with suppress(OSError):
                     os.unlink(path)
@@ -95,7 +95,7 @@ def _remove_abandoned(root: str) -> None:
             os.close(descriptor)
 
 
-def _remove(workspace: _Workspace) -> None:
+def _remove_workspace(workspace: _Workspace) -> None:
     if workspace.process_id != os.getpid():
         return
     shutil.rmtree(workspace.folder, ignore_errors=True)
@@ -106,21 +106,21 @@ def _remove(workspace: _Workspace) -> None:
 def sorted_batches(
     batches: Iterator[pa.RecordBatch],
     schema: pa.Schema,
-    order: Sequence[str],
+    sort_columns: Sequence[str],
     *,
     rows: str,
     batch_rows: int,
     threads: int,
     nulls_first: bool = False,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of batches, sorted by the columns in `order`.
+    """Yield the rows of batches, sorted by the columns in `sort_columns`.
 
     `rows` describes the rows in errors; a batch has about `batch_rows`. An error raised by the
     batches is passed on. Raises the errors of `query_batches`.
     """
-    place = "NULLS FIRST" if nulls_first else "NULLS LAST"
-    quoted = ('"' + name.replace('"', '""') + '"' for name in order)
-    terms = ", ".join(f"{name} {place}" for name in quoted)
+    null_order = "NULLS FIRST" if nulls_first else "NULLS LAST"
+    quoted_names = ('"' + name.replace('"', '""') + '"' for name in sort_columns)
+    terms = ", ".join(f"{name} {null_order}" for name in quoted_names)
     query = f"SELECT * FROM input_rows ORDER BY {terms}"  # noqa: S608, the names are quoted
     return query_batches(batches, schema, query, rows=rows, batch_rows=batch_rows, threads=threads)
 
@@ -142,24 +142,26 @@ def query_batches(
     import duckdb  # noqa: PLC0415
 
     folder = os.path.join(workspace(), "sort")
-    _refuse_few_files(folder, rows)
+    _refuse_low_file_limit(folder, rows)
     options: dict[str, str | bool | int | float | list[str]] = {
-        "memory_limit": _MEMORY,
+        "memory_limit": _MEMORY_LIMIT,
         "threads": threads,
         "temp_directory": folder,
     }
-    checked = _Checked(batches)
-    reader = pa.RecordBatchReader.from_batches(schema, checked)
+    input_batches = _BatchesUntilError(batches)
+    reader = pa.RecordBatchReader.from_batches(schema, input_batches)
     with closing(duckdb.connect(":memory:", config=options)) as connection:
         connection.register("input_rows", reader)
         try:
             for batch in connection.sql(query).to_arrow_reader(batch_rows):
-                checked.check()
+                input_batches.check()
                 yield batch
-            checked.check()
+            input_batches.check()
         except duckdb.OutOfMemoryException as error:
             raise PublishError(
-                f"cannot sort the {rows}: {error}", path=folder, hint="give TMPDIR more room"
+                f"cannot sort the {rows}: {error}",
+                path=folder,
+                hint="set TMPDIR to a disk with more space",
             ) from error
         except (duckdb.IOException, duckdb.FatalException, duckdb.InternalException) as error:
             raise PublishError(
@@ -169,17 +171,17 @@ def query_batches(
             raise InputError(f"cannot sort the {rows}: {error}") from error
 
 
-def _refuse_few_files(folder: str, rows: str) -> None:
+def _refuse_low_file_limit(folder: str, rows: str) -> None:
     """Raise `PublishError` if the limit of open files is so low that DuckDB would abort."""
     with ExitStack() as stack:
         try:
-            for _ in range(_NEEDED_FILES):
+            for _ in range(_REQUIRED_DESCRIPTORS):
                 stack.callback(os.close, os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
         except OSError as error:
             raise publish_error(error, folder, f"sort the {rows}") from error
 
 
-class _Checked:
+class _BatchesUntilError:
     """The batches that DuckDB sorts, up to the first error.
 
     DuckDB never sees the error.

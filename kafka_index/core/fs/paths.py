@@ -24,9 +24,9 @@ from kafka_index.core.fs.durable_files import publishing
 from kafka_index.core.fs.inputs import admit_inputs, is_within
 from kafka_index.core.fs.registry import (
     directory_exists,
+    expand_local_glob,
     is_input_directory,
     list_stored_input,
-    matches,
     scan_input,
     store_of,
 )
@@ -65,16 +65,16 @@ def absolute_path(path: str) -> str:
 
 
 def pinned_backup(path: str) -> str:
-    """Resolve an input that selects a backup to the path of that backup; return others unchanged.
+    """Resolve an input that selects a backup to the backup's path; return other paths unchanged.
 
-    Raises `InputError` if there is no such repository or backup, and the errors of
+    Raises `InputError` if the repository or the backup does not exist, and the errors of
     `kafka_index.core.format.times.parse_time`.
     """
     if not is_backup_input(path) or parse_backup_path(path) is not None:
         return path
-    given, selector, below = split_backup_input(path)
-    root = absolute_path(given)
-    return backup_path(root, open_repository(root).find_backup(selector)) + below
+    repository, selector, relative_path = split_backup_input(path)
+    root = absolute_path(repository)
+    return backup_path(root, open_repository(root).find_backup(selector)) + relative_path
 
 
 def open_repository(root: str) -> Repository:
@@ -111,7 +111,7 @@ def index_root_of(path: str) -> str:
         raise InputError(
             "the folder of index files does not exist",
             path=path,
-            hint="name a folder with a folder for each partition, as build --output writes it",
+            hint="give the --output of kafka-index build, which has a folder for each partition",
         )
     return root
 
@@ -119,30 +119,32 @@ def index_root_of(path: str) -> str:
 def local_path(path: str) -> str:
     """Convert a user's path or ``file:///...`` URI with percent escapes to a plain local path.
 
-    Raises `InputError` if it is empty, has another scheme, or is a ``file://`` URI of another host.
+    Raises `InputError` if the path is empty, has another scheme, or is a URI of another host.
     """
     if not path:
-        raise InputError("an empty path", hint="name a directory")
+        raise InputError("the path is empty", hint="give a directory")
     try:
         path.encode()
     except UnicodeEncodeError:
         raise InputError(
-            "the path is not UTF-8, and a report could not name it",
+            "the path is not UTF-8, and reports contain only UTF-8",
             path=path.encode(errors="backslashreplace").decode(),
-            hint="give a link to it that has another name",
+            hint="create a link with a UTF-8 name, and give the link",
         ) from None
     match = _URI.match(path)
     if match is None:
         return path
     if match["short"] is None and match["scheme"] != "file":
         raise InputError(
-            f"paths of scheme {match['scheme']}:// are not supported here",
+            f"the scheme {match['scheme']}:// is not supported for this path",
             path=path,
             hint="give a local path, or mount the store and give its mount point",
         )
     if match["host"] not in (None, "", "localhost"):
         raise InputError(
-            "a file:// URI of another host", path=path, hint="write file:///absolute/path"
+            "the file:// URI contains the name of another host",
+            path=path,
+            hint="write file:///absolute/path",
         )
     # Not urlsplit, because a '?' may be part of a glob.
     return unquote(path[match.end() :])
@@ -151,28 +153,28 @@ def local_path(path: str) -> str:
 def expand_input(path: str) -> list[str]:
     """Expand one input to absolute paths or URIs.
 
-    An existing path is used unchanged, even with ``*`` or ``[`` in its name. Otherwise it is a glob
-    (``**`` crosses folders) whose matches are sorted. Raises `InputError` if nothing matches or the
-    path cannot be inspected.
+    An existing path is used unchanged, even with ``*`` or ``[`` in its name. Any other path is a
+    glob (``**`` crosses folders) whose matches are sorted. Raises `InputError` if nothing matches
+    or the path cannot be inspected.
     """
-    plain = absolute_path(path)
-    if is_remote(plain):
-        return expand_uri(plain, path)
+    absolute_input = absolute_path(path)
+    if is_remote(absolute_input):
+        return expand_uri(absolute_input, path)
     try:
-        os.stat(plain)
+        os.stat(absolute_input)
     except OSError as error:
-        if glob.has_magic(plain):
-            if found := matches(plain):
-                return [os.path.normpath(match) for match in found]
+        if glob.has_magic(absolute_input):
+            if matched_paths := expand_local_glob(absolute_input):
+                return [os.path.normpath(match) for match in matched_paths]
             raise InputError("no path matches this glob", path=path) from None
         raise InputError(
             f"cannot read the input: {error.strerror}", path=path, hint="check the path"
         ) from error
-    return [plain]
+    return [absolute_input]
 
 
-def expand_stored(path: str) -> list[str]:
-    """Expand the glob of a URI; the shell has already expanded local ones.
+def expand_remote_glob(path: str) -> list[str]:
+    """Expand the glob of a URI; the shell has already expanded local globs.
 
     Raises the errors of `expand_input` and `local_path`.
     """
@@ -183,25 +185,25 @@ def expand_directories(inputs: Sequence[str]) -> list[str]:
     """Return the absolute directories of the inputs, each once, in order.
 
     A file is an error if given explicitly, and skipped if matched by a glob (``dump/*`` also
-    matches ``meta.properties``). Raises `InputError` if no input is given, one does not exist or is
-    a file, or a glob matches no directory.
+    matches ``meta.properties``). Raises `InputError` if no input is given, an input does not exist
+    or is a file, or a glob matches no directory.
     """
     if not inputs:
-        raise InputError("no input given", hint="name a directory of Kafka logs")
-    found: dict[str, None] = {}
+        raise InputError("no input was given", hint="give a directory of Kafka logs")
+    all_directories: dict[str, None] = {}
     for path in inputs:
         matches = expand_input(path)
         directories = [match for match in matches if is_input_directory(match)]
         if not directories:
             raise InputError(
-                "not a directory",
+                "the path is not a directory",
                 path=path,
                 hint=archive_hint(path)
-                or "give a data directory, one topic-partition directory, or a glob of either",
+                or "give a data directory, a topic-partition directory, or a glob of directories",
             )
-        found.update(dict.fromkeys(directories))
-        _admit(path, directories)
-    return list(found)
+        all_directories.update(dict.fromkeys(directories))
+        _admit_input(path, directories)
+    return list(all_directories)
 
 
 def admit_directories(inputs: Iterable[str]) -> None:
@@ -210,57 +212,57 @@ def admit_directories(inputs: Iterable[str]) -> None:
         expand_directories(local)
 
 
-def _admit(path: str, directories: Iterable[str]) -> None:
-    """Admit the local directories of an input, so that links into them may be followed.
+def _admit_input(path: str, directories: Iterable[str]) -> None:
+    """Admit the local directories of an input, so that links into the directories are followed.
 
-    A directory that a glob reaches through a link is not admitted: the user did not name it, and a
-    dump may contain links to other users' files (`kafka_index.core.fs.inputs`).
+    A directory that a glob reaches through a link is not admitted: the user did not select the
+    directory, and a dump may contain links to other users' files (`kafka_index.core.fs.inputs`).
     """
     root = absolute_path(path)
-    directories = with_links(directories)
+    directories = select_linkable(directories)
     if directories != [root]:
         while glob.has_magic(root):
             root = os.path.dirname(root)
     root = os.path.realpath(root)
-    real = [os.path.realpath(each) for each in directories]
-    admit_inputs(each for each in real if each == root or is_within(each, [root]))
+    real_paths = map(os.path.realpath, directories)
+    admit_inputs(real for real in real_paths if real == root or is_within(real, [root]))
 
 
-def with_links(directories: Iterable[str]) -> list[str]:
-    return [each for each in directories if store_of(each).has_links]
+def select_linkable(directories: Iterable[str]) -> list[str]:
+    return [directory for directory in directories if store_of(directory).has_links]
 
 
 def refuse_overlap(
-    output: str, given: str, inputs: Iterable[str], *, hint: str = "choose another place"
+    output: str, user_path: str, inputs: Iterable[str], *, hint: str = "choose another output"
 ) -> None:
-    """Raise `InputError` if the output is, contains or lies in an input.
+    """Raise `InputError` if the output is an input, contains an input, or is inside an input.
 
-    `output` is a local path or URI, shown as `given`; `inputs` are paths and globs.
+    `output` is a local path or URI, reported as `user_path`; `inputs` are paths and globs.
     """
-    root = _real(output)
-    for given_input in inputs:
-        for path in expand_input(given_input):
-            real = _real(path)
-            if real.startswith("/") != root.startswith("/"):
+    real_output = _normalize_for_comparison(output)
+    for input_path in inputs:
+        for path in expand_input(input_path):
+            real_input = _normalize_for_comparison(path)
+            if real_input.startswith("/") != real_output.startswith("/"):
                 # One path is local, the other is remote.
                 continue
-            if os.path.commonpath([root, real]) in (root, real):
+            if os.path.commonpath([real_output, real_input]) in (real_output, real_input):
                 relation = (
                     "is the input"
-                    if root == real
-                    else "lies inside the input"
-                    if len(root) > len(real)
-                    else "holds the input"
+                    if real_output == real_input
+                    else "is inside the input"
+                    if len(real_output) > len(real_input)
+                    else "contains the input"
                 )
-                raise InputError(f"the output {relation} {path}", path=given, hint=hint)
+                raise InputError(f"the output {relation} {path}", path=user_path, hint=hint)
 
 
-def _real(path: str) -> str:
+def _normalize_for_comparison(path: str) -> str:
     """Resolve links of a path, or normalize the scheme of a URI, for comparison."""
     backup = parse_backup_path(path)
     if backup is not None:
         # A repository contains nothing else.
-        return _real(backup.root)
+        return _normalize_for_comparison(backup.root)
     if not is_remote(path):
         return os.path.realpath(path)
     root, key = split_uri(path)
@@ -278,7 +280,7 @@ def target_directory(target_root: str | None, partition: TopicPartition, log_dir
         return log_directory
     if not is_legal_topic(partition.topic):
         raise InputError(
-            "not a legal topic name",
+            "the topic name is illegal",
             expected="1 to 249 of a-z A-Z 0-9 . _ -",
             found=repr(partition.topic),
         )
@@ -288,19 +290,19 @@ def target_directory(target_root: str | None, partition: TopicPartition, log_dir
 def prepare_target_directory(
     target_root: str | None, partition: TopicPartition, log_directory: str
 ) -> str:
-    """Return a segment's target folder; create it if missing.
+    """Return a segment's target folder, after creating the folder if missing.
 
-    Raises the errors of `target_directory`, and `PublishError` if it cannot be created or is a link
-    back to the folder of the log.
+    Raises the errors of `target_directory`, and `PublishError` if the folder cannot be created or
+    is a link back to the folder of the log.
     """
     directory = target_directory(target_root, partition, log_directory)
     if target_root is None:
         return directory
-    store, action = store_of(directory), "make the target folder"
+    store, action = store_of(directory), "create the target folder"
     store.make_directory(directory, action)
     with publishing(directory, action):
-        led_back = store.is_same_directory(directory, log_directory)
-    if led_back:
+        is_log_directory = store.is_same_directory(directory, log_directory)
+    if is_log_directory:
         raise PublishError(
             "the target folder is the folder of the log",
             path=directory,
@@ -313,27 +315,27 @@ def prepare_target_directory(
 _ANY_DEPTH = "**"
 
 
-def expand_uri(uri: str, given: str) -> list[str]:
-    """Return the URI without a trailing slash if it exists, otherwise its matches as a glob.
+def expand_uri(uri: str, user_uri: str) -> list[str]:
+    """Return an existing URI without a trailing slash, or the matches of a glob.
 
-    `given` is the user's URI, for errors. Raises `InputError` if nothing matches.
+    `user_uri` is the user's URI, for errors. Raises `InputError` if nothing matches.
     """
-    if _exists(uri):
+    if _uri_exists(uri):
         return [uri]
     if not glob.has_magic(uri):
         raise InputError(
-            "cannot read the input: there is no such file or directory",
-            path=given,
+            "cannot read the input: no such file or directory",
+            path=user_uri,
             hint="check the path",
         )
     root, key = split_uri(uri)
-    matches = sorted(set(_matches(root, key.split("/"))))
+    matches = sorted(set(_match_patterns(root, key.split("/"))))
     if not matches:
-        raise InputError("no path matches this glob", path=given)
+        raise InputError("no path matches this glob", path=user_uri)
     return matches
 
 
-def _exists(uri: str) -> bool:
+def _uri_exists(uri: str) -> bool:
     if list_stored_input(uri):
         return True
     if not split_uri(uri)[1]:
@@ -345,56 +347,58 @@ def _exists(uri: str) -> bool:
     return True
 
 
-def _matches(parent: str, patterns: list[str]) -> Iterator[str]:
+def _match_patterns(parent: str, patterns: list[str]) -> Iterator[str]:
     """Yield paths below a directory that match one pattern per level."""
-    pattern, *rest = patterns
+    pattern, *next_patterns = patterns
     if not glob.has_magic(pattern):
         path = f"{parent}/{pattern}"
-        if rest:
-            yield from _matches(path, rest)
-        elif _exists(path):
+        if next_patterns:
+            yield from _match_patterns(path, next_patterns)
+        elif _uri_exists(path):
             yield path
         return
-    if pattern == _ANY_DEPTH and rest:
-        yield from _matches(parent, rest)
+    if pattern == _ANY_DEPTH and next_patterns:
+        yield from _match_patterns(parent, next_patterns)
     matcher = re.compile(translate("*" if pattern == _ANY_DEPTH else pattern))
     for entry in list_stored_input(parent):
         name = os.path.basename(entry.path)
         if matcher.match(name) is None or (name.startswith(".") and not pattern.startswith(".")):
             continue
-        if not rest:
+        if not next_patterns:
             yield entry.path
-        if entry.is_directory and (rest or pattern == _ANY_DEPTH):
-            yield from _matches(entry.path, patterns if pattern == _ANY_DEPTH else rest)
+        if entry.is_directory and (next_patterns or pattern == _ANY_DEPTH):
+            yield from _match_patterns(
+                entry.path, patterns if pattern == _ANY_DEPTH else next_patterns
+            )
 
 
 PARQUET_SUFFIXES = (".parquet", ".parq", ".pq")
 _MAX_DEPTH = 5
 _MAX_DIRECTORIES = 2000
 _MAX_SHOWN = 8
-_ARCHIVE = re.compile(r".+\.(?:tar|tgz|zip|7z|tar\.[a-z0-9]+)", re.IGNORECASE)
-_TABLE = re.compile(r".+\.(?:avro|parquet|jsonl?|csv)(?:\.[a-z0-9]+)?", re.IGNORECASE)
+_ARCHIVE_NAME = re.compile(r".+\.(?:tar|tgz|zip|7z|tar\.[a-z0-9]+)", re.IGNORECASE)
+_TABLE_NAME = re.compile(r".+\.(?:avro|parquet|jsonl?|csv)(?:\.[a-z0-9]+)?", re.IGNORECASE)
 # Redpanda: TOPIC/PARTITION_REVISION/BASE-TERM-VERSION.log.
-_REDPANDA = re.compile(r"[0-9]+-[0-9]+-v[0-9]+\.log")
+_REDPANDA_NAME = re.compile(r"[0-9]+-[0-9]+-v[0-9]+\.log")
 
 
 def layout_hint(directories: Sequence[str]) -> str | None:
-    """Return a hint for directories without partitions: data directories or other data in them.
+    """Return a hint for directories without partitions, about the data in their subdirectories.
 
     None if a directory is itself a data directory, or nothing is recognized.
     """
-    found: list[str] = []
-    other: str | None = None
+    data_directories: list[str] = []
+    hint: str | None = None
     for path in directories:
-        for directory, entries in _below(path):
-            if _holds_partitions(entries):
+        for directory, entries in _walk_levels(path):
+            if _contains_partitions(entries):
                 if directory == path:
                     return None
-                found.append(directory)
-            other = other or format_hint(directory, [entry.name for entry in entries])
-    if found:
-        return f"its data directories are below it: give {first_of(found, _MAX_SHOWN)}"
-    return other
+                data_directories.append(directory)
+            hint = hint or format_hint(directory, [entry.name for entry in entries])
+    if data_directories:
+        return f"the path contains data directories: give {first_of(data_directories, _MAX_SHOWN)}"
+    return hint
 
 
 def format_hint(directory: str, names: Sequence[str]) -> str | None:
@@ -403,26 +407,26 @@ def format_hint(directory: str, names: Sequence[str]) -> str | None:
         return f"{directory} is a repository of backups: give backup:{directory}"
     for name in names:
         path = os.path.join(directory, name)
-        if _REDPANDA.fullmatch(name):
+        if _REDPANDA_NAME.fullmatch(name):
             return f"{path} is a Redpanda segment: this format is not supported"
         if hint := archive_hint(path):
             return hint
-        if _TABLE.fullmatch(name):
+        if _TABLE_NAME.fullmatch(name):
             return f"{path} is not a Kafka log; kafka-index import reads tables and connector files"
     return None
 
 
 def archive_hint(path: str) -> str | None:
-    if _ARCHIVE.fullmatch(os.path.basename(path)) is None:
+    if _ARCHIVE_NAME.fullmatch(os.path.basename(path)) is None:
         return None
     return f"{path} is an archive: unpack it, and give the data directory in it"
 
 
-def _below(path: str) -> Iterator[tuple[str, list[Entry]]]:
+def _walk_levels(path: str) -> Iterator[tuple[str, list[Entry]]]:
     """Yield an input and the directories below it with their entries, level by level."""
     level, count = [path], 0
     for _ in range(_MAX_DEPTH):
-        following: list[str] = []
+        next_level: list[str] = []
         for directory in level:
             count += 1
             if count > _MAX_DIRECTORIES:
@@ -432,12 +436,12 @@ def _below(path: str) -> Iterator[tuple[str, list[Entry]]]:
             except InputError:
                 continue
             yield directory, entries
-            if not _holds_partitions(entries):
-                following += [entry.path for entry in entries if entry.is_directory()]
-        level = following
+            if not _contains_partitions(entries):
+                next_level += [entry.path for entry in entries if entry.is_directory()]
+        level = next_level
 
 
-def _holds_partitions(entries: Sequence[Entry]) -> bool:
+def _contains_partitions(entries: Sequence[Entry]) -> bool:
     """Return whether a directory contains partitions with logs or is a formatted log directory."""
     names = {entry.name for entry in entries}
     partitions = [
@@ -447,12 +451,12 @@ def _holds_partitions(entries: Sequence[Entry]) -> bool:
         and split[1] is DirectoryKind.LIVE
         and entry.is_directory()
     ]
-    return bool(partitions) and (META_PROPERTIES in names or any(map(_holds_logs, partitions)))
+    return bool(partitions) and (META_PROPERTIES in names or any(map(_contains_logs, partitions)))
 
 
-def _holds_logs(entry: Entry) -> bool:
+def _contains_logs(entry: Entry) -> bool:
     try:
-        files = [parse_segment_file(each.name) for each in scan_input(entry.path)]
+        files = [parse_segment_file(file_entry.name) for file_entry in scan_input(entry.path)]
     except InputError:
         return False
     return any(file is not None and file.kind == LOG_SUFFIX for file in files)

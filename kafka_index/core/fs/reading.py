@@ -55,24 +55,24 @@ class FileArray(Protocol):
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
         """Start fetching ranges, end exclusive, unless already requested.
 
-        Ranges with `ahead` are fetched for a later read; the next read does not wait for them.
+        Ranges with `ahead` are fetched for a later read; the next read does not wait.
         """
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
         """Fetch ranges, end exclusive."""
 
     def complete(self, read: Callable[[], _T]) -> _T:
-        """Return the result of a read after fetching all that it needs.
+        """Return the result of a read, which is repeated until all needed bytes are fetched.
 
-        The function may be repeated, so it has no side effects. It calls `check_faults` before it
-        makes a permanent decision.
+        Because `read` may be repeated, it must have no side effects. It must call `check_faults`
+        before a permanent decision.
         """
 
     def check_faults(self) -> None:
         """Raise if zeros were read in place of missing bytes.
 
-        `BytesMissingError`: they must be fetched, and `complete` repeats the read. `InputError`:
-        they were lost.
+        `BytesMissingError` means that the bytes must be fetched, and `complete` repeats the read.
+        `InputError` means that the bytes were lost.
         """
 
     def close(self) -> None: ...
@@ -100,7 +100,7 @@ class Windows(Protocol):
     def rest(self) -> ByteSource | StreamWalk: ...
 
     def window(self, position_bytes: int, size_bytes: int) -> Bytes:
-        """Return the window at a position; it is valid until the next call.
+        """Return the window at a position, which is valid until the next call.
 
         Positions ascend. At the end of the file, a window is smaller.
         """
@@ -111,7 +111,8 @@ class Windows(Protocol):
 def windows_of(file: ByteSource, start_bytes: int = 0, *, headers_only: bool = False) -> Windows:
     """Return the windows of an open file from a position on.
 
-    With `headers_only`, a window of a mapped file is its rest, of which few pages are read.
+    With `headers_only`, a window of a mapped file extends to the end of the file, and few of its
+    pages are read.
     """
     if not isinstance(file, MappedFile):
         return StreamWalk(file, start_bytes)
@@ -141,48 +142,52 @@ class WindowWalk:
         self._file = self.rest = file
         self._window_bytes = window_bytes
         self._buffer = np.empty(min(window_bytes, file.size_bytes), np.uint8)
-        self._ways = [_READ] * _TRIAL_WINDOWS + [_MAP] * _TRIAL_WINDOWS
+        self._next_methods = [_READ] * _TRIAL_WINDOWS + [_MAP] * _TRIAL_WINDOWS
         self._costs = [float("inf"), float("inf")]
-        self._way = _READ
-        self._handed_out_at = 0.0
+        self._method = _READ
+        self._returned_at = 0.0
 
     def window(self, position_bytes: int, size_bytes: int | None = None) -> Bytes:
-        """Return the window at a position; it is valid until the next call.
+        """Return the window at a position, which is valid until the next call.
 
-        The default size is `window_bytes`; at the end of the file it is smaller. Raises
+        The default size is `window_bytes`; windows at the end of the file are smaller. Raises
         `InputError` if the disk fails, or the file ends before its size.
         """
-        wanted = min(size_bytes or self._window_bytes, self._file.size_bytes - position_bytes)
-        if wanted > len(self._buffer):
+        requested_bytes = min(
+            size_bytes or self._window_bytes, self._file.size_bytes - position_bytes
+        )
+        if requested_bytes > len(self._buffer):
             # The window is one large batch, for which a buffer would have no size limit.
-            return self._file.read_at(position_bytes, wanted)
-        now = time.perf_counter()
-        cost = now - self._handed_out_at
-        self._costs[self._way] = min(self._costs[self._way], cost)
-        self._way = self._choose()
-        self._handed_out_at = time.perf_counter()
-        if self._way == _MAP:
-            return self._file.read_at(position_bytes, wanted)
-        window = self._buffer[:wanted]
-        found = self._file.read_into(position_bytes, window)
-        if found < wanted:
+            return self._file.read_at(position_bytes, requested_bytes)
+        now_s = time.perf_counter()
+        cost = now_s - self._returned_at
+        self._costs[self._method] = min(self._costs[self._method], cost)
+        self._method = self._choose_method()
+        self._returned_at = time.perf_counter()
+        if self._method == _MAP:
+            return self._file.read_at(position_bytes, requested_bytes)
+        window = self._buffer[:requested_bytes]
+        read_bytes = self._file.read_into(position_bytes, window)
+        if read_bytes < requested_bytes:
             raise InputError(
                 "the file ends early",
                 path=self._file.path,
                 expected=f"{self._file.size_bytes} bytes",
-                found=position_bytes + found,
+                found=position_bytes + read_bytes,
             )
         return window
 
     def close(self) -> None: ...
 
-    def _choose(self) -> int:
-        if not self._ways:
-            best = _READ if self._costs[_READ] <= self._costs[_MAP] else _MAP
-            other = _MAP if best == _READ else _READ
-            self._ways = [other] * _TRIAL_WINDOWS + [best] * _WINDOWS_BETWEEN_TRIALS
+    def _choose_method(self) -> int:
+        if not self._next_methods:
+            faster_method = _READ if self._costs[_READ] <= self._costs[_MAP] else _MAP
+            slower_method = _MAP if faster_method == _READ else _READ
+            self._next_methods = [slower_method] * _TRIAL_WINDOWS + [
+                faster_method
+            ] * _WINDOWS_BETWEEN_TRIALS
             self._costs = [float("inf"), float("inf")]
-        return self._ways.pop()
+        return self._next_methods.pop()
 
 
 class StreamWalk:
@@ -206,25 +211,25 @@ class StreamWalk:
     def window(self, position_bytes: int, size_bytes: int = WINDOW_BYTES) -> Bytes:
         """Return a window; its position must not precede the position of the previous window.
 
-        It has at least `size_bytes`, less only at the end of the file.
+        The window has at least `size_bytes`, less only at the end of the file.
         """
-        end = min(position_bytes + size_bytes, self.size_bytes)
-        while self._end_bytes < end and self._read():
+        end_bytes = min(position_bytes + size_bytes, self.size_bytes)
+        while self._end_bytes < end_bytes and self._read_block():
             self._drop_before(position_bytes)
         self._drop_before(position_bytes)
         if not self._blocks:
             return np.empty(0, np.uint8)
-        at = position_bytes - self._start_bytes
-        if end <= self._start_bytes + len(self._blocks[0]):
+        offset = position_bytes - self._start_bytes
+        if end_bytes <= self._start_bytes + len(self._blocks[0]):
             # The rest of a block, without a copy.
-            return self._blocks[0][at:]
-        window = np.empty(end - position_bytes, np.uint8)
-        filled = 0
+            return self._blocks[0][offset:]
+        window = np.empty(end_bytes - position_bytes, np.uint8)
+        filled_bytes = 0
         for block in self._blocks:
-            part = block[at : at + len(window) - filled]
-            window[filled : filled + len(part)] = part
-            filled += len(part)
-            at = 0
+            block_part = block[offset : offset + len(window) - filled_bytes]
+            window[filled_bytes : filled_bytes + len(block_part)] = block_part
+            filled_bytes += len(block_part)
+            offset = 0
         return window
 
     def stream(self, position_bytes: int) -> Iterator[Bytes]:
@@ -239,7 +244,7 @@ class StreamWalk:
         self._blocks.clear()
         self._stream = iter(())
 
-    def _read(self) -> bool:
+    def _read_block(self) -> bool:
         block = next(self._stream, None)
         if block is None:
             return False

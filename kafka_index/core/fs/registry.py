@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from kafka_index.core.errors import EngineError, InputError
 from kafka_index.core.fs.durable_files import AtomicFile
-from kafka_index.core.fs.inputs import admit_sent, admitted_inputs, kept_of_run
+from kafka_index.core.fs.inputs import admit_received, admitted_inputs, run_cache
 from kafka_index.core.fs.local_store import LocalStore, unreadable_directory, walk
 from kafka_index.core.fs.store import (
     DirectoryEntry,
@@ -43,13 +43,13 @@ _lock = threading.RLock()
 _options = StorageOptions()
 _stores: dict[str, Store] = {}
 # The process whose threads serve the connections; a forked child has no such threads.
-_owner = 0
+_owner_pid = 0
 
 
 def configure_stores(options: StorageOptions) -> None:
     """Set the options of all stores of this process, on the driver and in Spark tasks."""
     global _options  # noqa: PLW0603, because connections are shared by the whole process
-    admit_sent(options.inputs)
+    admit_received(options.inputs)
     with _lock:
         if options != _options:
             _options = options
@@ -57,7 +57,7 @@ def configure_stores(options: StorageOptions) -> None:
 
 
 def storage_options() -> StorageOptions:
-    """Return the options of this process to send them to another process."""
+    """Return the options of this process, to be sent to another process."""
     return replace(_options, inputs=admitted_inputs())
 
 
@@ -65,28 +65,28 @@ def store_of(path: str) -> Store:
     """Return the store of a path or URI.
 
     Raises `InputError` if the scheme is not supported or its extra is not installed, and
-    `EngineError` if this process was forked from one that had used a remote store.
+    `EngineError` if this process was forked from a process that had used a remote store.
     """
-    global _owner  # noqa: PLW0603, because connections are shared by the whole process
+    global _owner_pid  # noqa: PLW0603, because connections are shared by the whole process
     if not is_remote(path):
         return _LOCAL
     root, _ = split_uri(path)
     with _lock:
-        _owner = _owner or os.getpid()
-        if _owner != os.getpid():
+        _owner_pid = _owner_pid or os.getpid()
+        if _owner_pid != os.getpid():
             # The libraries would wait forever for threads that do not exist in this process.
             raise EngineError(
-                "this process was forked from one that had opened a remote store",
+                "this process was forked from a process that had opened a remote store",
                 path=root,
                 hint="start processes with multiprocessing's spawn method",
             )
         store = _stores.get(root)
         if store is None:
-            store = _stores[root] = _open(root)
+            store = _stores[root] = _open_store(root)
         return store
 
 
-def _open(root: str) -> Store:
+def _open_store(root: str) -> Store:
     # The libraries are optional, so they are imported only for remote paths.
     scheme = scheme_of(root)
     if is_segment_path(root):
@@ -102,21 +102,19 @@ def _open(root: str) -> Store:
         try:
             from kafka_index.core.fs.object_store import ObjectStore  # noqa: PLC0415
         except ImportError as error:
-            raise _missing(root, OBJECT_SCHEMES[scheme], error) from error
+            raise _missing_library_error(root, OBJECT_SCHEMES[scheme], error) from error
         return ObjectStore(root, _options)
     if scheme == HDFS_SCHEME:
         try:
             from kafka_index.core.fs.hdfs_store import HdfsStore  # noqa: PLC0415
         except ImportError as error:
-            raise _missing(root, HDFS_SCHEME, error) from error
+            raise _missing_library_error(root, HDFS_SCHEME, error) from error
         return HdfsStore(root, _options)
     supported = ", ".join(f"{name}://" for name in ("file", *OBJECT_SCHEMES, HDFS_SCHEME))
-    raise InputError(
-        f"paths of scheme {scheme}:// are not supported", path=root, expected=supported
-    )
+    raise InputError(f"the scheme {scheme}:// is not supported", path=root, expected=supported)
 
 
-def _missing(root: str, extra: str, error: ImportError) -> InputError:
+def _missing_library_error(root: str, extra: str, error: ImportError) -> InputError:
     return InputError(
         f"the library for {scheme_of(root)}:// is not installed ({error.name})",
         path=root,
@@ -130,17 +128,17 @@ def readable(path: str, info: FileInfo | None = None) -> str | StoredFile:
 
 
 def input_stream(path: str) -> pa.NativeFile:
-    """Open a file for one sequential read; decompress it according to its name."""
+    """Open a file for a sequential read, decompressed according to the suffix of its name."""
     return store_of(path).input_stream(path)
 
 
-def atomic_file(path: str, *, scratch_path: str | None = None, what: str = "file") -> AtomicFile:
+def atomic_file(path: str, *, scratch_path: str | None = None, noun: str = "file") -> AtomicFile:
     """Create a file that is written atomically; see `Store.create`."""
-    return store_of(path).create(path, scratch_path=scratch_path, what=what)
+    return store_of(path).create(path, scratch_path=scratch_path, noun=noun)
 
 
-def read_text(path: str, what: str) -> str:
-    """Read UTF-8 text with line feeds as line ends; `what` describes the file in errors.
+def read_text(path: str, noun: str) -> str:
+    """Read UTF-8 text with line feeds as line ends; `noun` describes the file in errors.
 
     The path is a URI, a local file or a pipe. A byte order mark, as written by Windows editors, is
     removed. Raises `InputError` if the file cannot be read.
@@ -150,25 +148,25 @@ def read_text(path: str, what: str) -> str:
         data = store_of(path).read(path) if is_remote(path) else Path(path).read_bytes()
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except FileNotFoundError as error:
-        raise InputError(f"cannot read {what}: no such file", path=path) from error
+        raise InputError(f"cannot read {noun}: no such file", path=path) from error
     except OSError as error:
-        raise InputError(f"cannot read {what}: {error.strerror}", path=path) from error
+        raise InputError(f"cannot read {noun}: {error.strerror}", path=path) from error
     except UnicodeDecodeError as error:
         # Error positions exclude the byte order mark.
-        at = error.start + len(data) - len(error.object)
-        line = data.count(b"\n", 0, at) + 1
+        position = error.start + len(data) - len(error.object)
+        line = data.count(b"\n", 0, position) + 1
         raise InputError(
-            f"line {line} of {what} is not UTF-8",
+            f"line {line} of {noun} is not UTF-8",
             path=path,
-            position_bytes=at,
-            found=f"0x{data[at]:02x}",
+            position_bytes=position,
+            found=f"0x{data[position]:02x}",
         ) from error
 
 
-def leads_nowhere(path: str) -> bool:
+def is_dead_link(path: str) -> bool:
     """Return whether no file can be created through this link.
 
-    It is circular, or the folder of its target does not exist.
+    The link is circular, or the folder of its target does not exist.
     """
     if not os.path.islink(path):
         return False
@@ -178,7 +176,7 @@ def leads_nowhere(path: str) -> bool:
 
 def opening_error(path: str) -> str | None:
     """Return why a file cannot be opened or created for writing, None if it can."""
-    if leads_nowhere(path):
+    if is_dead_link(path):
         return "a broken link"
     mode = os.stat(path).st_mode if os.path.exists(path) else 0
     if stat.S_ISDIR(mode):
@@ -189,7 +187,7 @@ def opening_error(path: str) -> str | None:
 def scan_directory(directory: str) -> list[Entry]:
     """Return the entries of a directory, in no particular order.
 
-    Raises `InputError` if it cannot be read.
+    Raises `InputError` if the directory cannot be read.
     """
     try:
         return store_of(directory).scan(directory)
@@ -213,11 +211,11 @@ def is_input_directory(path: str) -> bool:
 
 def list_stored_input(directory: str) -> list[DirectoryEntry]:
     """Return the entries of a remote directory, listed once in a run."""
-    listings: dict[str, list[DirectoryEntry]] = kept_of_run("listings")
-    found = listings.get(directory)
-    if found is None:
-        found = listings[directory] = store_of(directory).list_directory(directory)
-    return found
+    listings: dict[str, list[DirectoryEntry]] = run_cache("listings")
+    entries = listings.get(directory)
+    if entries is None:
+        entries = listings[directory] = store_of(directory).list_directory(directory)
+    return entries
 
 
 def directory_exists(path: str) -> bool:
@@ -228,19 +226,19 @@ def directory_exists(path: str) -> bool:
     return store_of(path).is_directory(path)
 
 
-def matches(pattern: str) -> list[str]:
+def expand_local_glob(pattern: str) -> list[str]:
     """Return the local paths that match a glob, sorted.
 
     Raises `InputError` if a folder that could contain a match cannot be read.
     """
-    parts = pattern.split(os.sep)
-    for number, part in enumerate(parts):
-        if glob.has_magic(part):
-            for folder in glob.glob(os.sep.join(parts[:number]) or os.sep, recursive=True):
+    components = pattern.split(os.sep)
+    for number, component in enumerate(components):
+        if glob.has_magic(component):
+            for folder in glob.glob(os.sep.join(components[:number]) or os.sep, recursive=True):
                 if directory_exists(folder):
                     scan_directory(folder)
-    if "**" in parts:
-        for folder in glob.glob(os.sep.join(parts[: parts.index("**")]) or os.sep):
+    if "**" in components:
+        for folder in glob.glob(os.sep.join(components[: components.index("**")]) or os.sep):
             for _ in walk(folder):
                 pass
     return sorted(glob.glob(pattern, recursive=True))
@@ -249,7 +247,7 @@ def matches(pattern: str) -> list[str]:
 def identity_of(directory: str) -> Hashable:
     """Return a value that is equal for all paths of one directory.
 
-    Raises `InputError` if it cannot be inspected.
+    Raises `InputError` if the directory cannot be inspected.
     """
     try:
         return store_of(directory).identity(directory)

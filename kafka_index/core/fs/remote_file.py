@@ -52,36 +52,38 @@ def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Byt
 
     Each read comes with its number of bytes, at most `BLOCK_BYTES`.
     """
-    rest = iter(reads)
-    first = list(islice(rest, 2))
-    if len(first) == 1:
-        yield first[0][0]()
+    remaining_reads = iter(reads)
+    first_reads = list(islice(remaining_reads, 2))
+    if len(first_reads) == 1:
+        yield first_reads[0][0]()
         return
-    following = chain(first, rest)
-    waiting: deque[tuple[Future[Bytes], int]] = deque()
-    under_way = 0
+    all_reads = chain(first_reads, remaining_reads)
+    pending_reads: deque[tuple[Future[Bytes], int]] = deque()
+    pending_bytes = 0
 
     def fill() -> None:
-        nonlocal under_way
-        while len(waiting) < MAX_REQUESTS and under_way <= (STREAM_BLOCKS - 2) * BLOCK_BYTES:
-            read, size = next(following, (None, 0))
+        nonlocal pending_bytes
+        while (
+            len(pending_reads) < MAX_REQUESTS and pending_bytes <= (STREAM_BLOCKS - 2) * BLOCK_BYTES
+        ):
+            read, size = next(all_reads, (None, 0))
             if read is None:
                 return
-            waiting.append((_requests().submit(read), size))
-            under_way += size
+            pending_reads.append((_request_threads().submit(read), size))
+            pending_bytes += size
 
     try:
         fill()
-        while waiting:
-            future, size = waiting.popleft()
+        while pending_reads:
+            future, size = pending_reads.popleft()
             block = future.result()
-            under_way -= size
+            pending_bytes -= size
             fill()
             yield block
             # Otherwise this block would stay in memory while waiting for the next.
             del block, future
     finally:
-        for future, _ in waiting:
+        for future, _ in pending_reads:
             future.cancel()
 
 
@@ -90,39 +92,39 @@ def read_ranges(read_at: ReadAt, starts: Sequence[int], ends: Sequence[int]) -> 
 
     Starts are ascending, ends are exclusive, and ranges may overlap. `read_at` is as in `stream`.
     """
-    joined = join_ranges(starts, ends)
-    buffers = _fetch(read_at, joined)
-    numbers = np.searchsorted([start for start, _ in joined], starts, "right") - 1
+    joined_ranges = join_ranges(starts, ends)
+    buffers = _fetch_ranges(read_at, joined_ranges)
+    numbers = np.searchsorted([start for start, _ in joined_ranges], starts, "right") - 1
     return [
-        buffers[number][start - joined[number][0] : end - joined[number][0]]
+        buffers[number][start - joined_ranges[number][0] : end - joined_ranges[number][0]]
         for start, end, number in zip(starts, ends, numbers.tolist(), strict=True)
     ]
 
 
-def _fetch(read_at: ReadAt, joined: Sequence[tuple[int, int]]) -> list[Bytes]:
+def _fetch_ranges(read_at: ReadAt, ranges: Sequence[tuple[int, int]]) -> list[Bytes]:
     """Return the bytes of ranges; large ranges are assembled from several requests."""
     buffers: list[Bytes] = [
-        np.empty(end - start if end - start > BLOCK_BYTES else 0, np.uint8) for start, end in joined
+        np.empty(end - start if end - start > BLOCK_BYTES else 0, np.uint8) for start, end in ranges
     ]
 
     def fetch(block: tuple[int, int]) -> None:
-        number, at = block
-        start, end = joined[number]
-        found = read_at(at, min(BLOCK_BYTES, end - at))
-        if len(found) == end - start:
-            buffers[number] = found
+        number, position = block
+        start, end = ranges[number]
+        data = read_at(position, min(BLOCK_BYTES, end - position))
+        if len(data) == end - start:
+            buffers[number] = data
         else:
-            buffers[number][at - start : at - start + len(found)] = found
+            buffers[number][position - start : position - start + len(data)] = data
 
     blocks = [
         (number, at)
-        for number, (start, end) in enumerate(joined)
+        for number, (start, end) in enumerate(ranges)
         for at in range(start, end, BLOCK_BYTES)
     ]
     if len(blocks) == 1:
         fetch(blocks[0])
     else:
-        list(_requests().map(fetch, blocks))
+        list(_request_threads().map(fetch, blocks))
     return buffers
 
 
@@ -131,26 +133,26 @@ def join_ranges(starts: Sequence[int], ends: Sequence[int]) -> list[tuple[int, i
 
     Raises `ValueError` if the starts do not ascend or an end precedes its start.
     """
-    joined: list[tuple[int, int]] = []
-    last = 0
+    joined_ranges: list[tuple[int, int]] = []
+    previous_start = 0
     for start, end in zip(starts, ends, strict=True):
-        if start < last or end < start:
-            raise ValueError(f"not an ascending range: {start} to {end} after {last}")
-        last = start
-        if joined and start - joined[-1][1] <= MAX_GAP_BYTES:
-            joined[-1] = joined[-1][0], max(joined[-1][1], end)
+        if start < previous_start or end < start:
+            raise ValueError(f"ranges must ascend: {start} to {end} after {previous_start}")
+        previous_start = start
+        if joined_ranges and start - joined_ranges[-1][1] <= MAX_GAP_BYTES:
+            joined_ranges[-1] = joined_ranges[-1][0], max(joined_ranges[-1][1], end)
         else:
-            joined.append((start, end))
-    return joined
+            joined_ranges.append((start, end))
+    return joined_ranges
 
 
 @cache
-def _requests() -> ThreadPoolExecutor:
+def _request_threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(MAX_REQUESTS, thread_name_prefix="store")
 
 
 class RemoteFile(ABC):
-    """A remote file open for reading, in the version that it had when it was opened."""
+    """A remote file open for reading, in the version of the time of opening."""
 
     #: The kind of file in error messages.
     _NOUN: ClassVar[str]
@@ -165,21 +167,21 @@ class RemoteFile(ABC):
         """Return up to `size_bytes` bytes, fewer only at the end of the file."""
         if position_bytes < 0 or size_bytes < 0:
             raise ValueError(f"negative position or size: {position_bytes}, {size_bytes}")
-        wanted = min(size_bytes, self.size_bytes - position_bytes)
-        if wanted <= 0:
+        requested_bytes = min(size_bytes, self.size_bytes - position_bytes)
+        if requested_bytes <= 0:
             return np.empty(0, np.uint8)
-        if wanted > BLOCK_BYTES:
-            return self.read_ranges([position_bytes], [position_bytes + wanted])[0]
-        found: Bytes = np.frombuffer(self._request(position_bytes, wanted), np.uint8)
-        if len(found) != wanted:
+        if requested_bytes > BLOCK_BYTES:
+            return self.read_ranges([position_bytes], [position_bytes + requested_bytes])[0]
+        data: Bytes = np.frombuffer(self._request(position_bytes, requested_bytes), np.uint8)
+        if len(data) != requested_bytes:
             raise ReadError(
                 self._WRONG_LENGTH,
                 path=self.path,
                 position_bytes=position_bytes,
-                expected=wanted,
-                found=len(found),
+                expected=requested_bytes,
+                found=len(data),
             )
-        return found
+        return data
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         return read_ranges(self.read_at, starts, ends)
@@ -190,7 +192,7 @@ class RemoteFile(ABC):
 
     @abstractmethod
     def changed(self) -> str | None:
-        """Return how the file changed since it was opened, None if it did not."""
+        """Return how the file changed since opening, such as ``removed``; None if unchanged."""
 
     def close(self) -> None:  # noqa: B027, because there is nothing to do
         ...
@@ -199,10 +201,10 @@ class RemoteFile(ABC):
     def _request(self, position_bytes: int, size_bytes: int) -> bytes | memoryview:
         """Request an existing byte range while holding one of `request_slots`."""
 
-    def _changed_error(self, how: str, position_bytes: int) -> ReadError:
+    def _change_error(self, change: str, position_bytes: int) -> ReadError:
         return ReadError(
-            f"the {self._NOUN} changed while it was read: {how}",
+            f"the {self._NOUN} changed while it was read: {change}",
             path=self.path,
             position_bytes=position_bytes,
-            hint="run again when nothing writes to it",
+            hint=f"run again when no process writes to the {self._NOUN}",
         )

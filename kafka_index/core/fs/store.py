@@ -30,7 +30,7 @@ from kafka_index.core.fs.inputs import NOT_A_FILE
 
 Bytes = npt.NDArray[np.uint8]
 
-#: A row of a listing: path relative to the listed one, otherwise as in `FileInfo`.
+#: A row of a listing: path relative to the listed directory, otherwise as in `FileInfo`.
 LISTING_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -49,9 +49,9 @@ _SECRET = re.compile(
 
 _REFERENCE = "@"
 # The ID of an access key is not secret: logs and URLs contain it.
-_NO_SECRETS = frozenset({"aws_access_key_id", "access_key_id"})
+_PUBLIC_KEYS = frozenset({"aws_access_key_id", "access_key_id"})
 _CLAIM_SUFFIX = ".claim"
-_ROWS_OF_PAGE = 10_000
+_PAGE_ROWS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,21 +85,21 @@ class Entry(Protocol):
     path: str
 
     def is_directory(self) -> bool:
-        """Return whether it is a directory, a link to one, or a common prefix."""
+        """Return whether the entry is a directory, a link to a directory, or a common prefix."""
 
     def file_error(self) -> str | None:
-        """Return why it cannot be read as a file."""
+        """Return why the entry cannot be read as a file, None if it can."""
 
     def is_broken_link(self) -> bool: ...
 
     def info(self) -> FileInfo:
-        """Return its size, time and version; 0 if unknown."""
+        """Return the size, time and version of the file; 0 if unknown."""
 
     def linked_out(self) -> str | None:
-        """Return the target if it is a link out of the input that is not followed."""
+        """Return the target of a link out of the input that is not followed, else None."""
 
     def file_version(self) -> tuple[int, str]:
-        """Return its size, and its ETag or the time of its last change."""
+        """Return the size of the file, and the ETag or the time of the last change."""
 
 
 class StoredEntry:
@@ -128,7 +128,7 @@ class StoredEntry:
     def linked_out(self) -> None: ...
 
     def file_version(self) -> tuple[int, str]:
-        """Return its size, and its ETag or modification time."""
+        """Return the size of the object, and the ETag or the modification time."""
         entry = self._entry
         return entry.size_bytes, entry.version or str(entry.mtime_ns)
 
@@ -160,7 +160,7 @@ class ByteSource(Protocol):
         """Yield the bytes from a position to the end in blocks, reading ahead."""
 
     def changed(self) -> str | None:
-        """Return how the file at this path differs from the opened one, None if it does not."""
+        """Return how the file changed since opening, such as ``removed``; None if unchanged."""
 
     def close(self) -> None: ...
 
@@ -199,7 +199,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory in order of path; empty if it does not exist."""
+        """Return the entries of a directory in order of path; empty without a directory."""
 
     @abstractmethod
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
@@ -207,11 +207,11 @@ class Store(ABC):
 
     @abstractmethod
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
-        """Write a file atomically and durably; with `if_absent`, return False if it exists."""
+        """Write a file atomically and durably; return False if `if_absent` and the file exists."""
 
     @abstractmethod
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write a small file atomically if `info` is still current; return whether it was written.
+        """Write a small file atomically; return False if `info` is no longer current.
 
         Of several concurrent attempts, one succeeds.
         """
@@ -227,7 +227,7 @@ class Store(ABC):
     def delete_tree(self, path: str) -> None:
         folders = {path}
         for page in self.list_tree(path):
-            paths = [f"{path}/{below}" for below in page.column("path").to_pylist()]
+            paths = [f"{path}/{relative_path}" for relative_path in page.column("path").to_pylist()]
             folders.update(map(os.path.dirname, paths))
             self.delete(paths)
         if self.has_rename:
@@ -262,7 +262,9 @@ class Store(ABC):
     def files_below(self, path: str) -> Iterator[str]:
         """Yield the path of each file below a directory, using one listing in a remote store."""
         for page in self.list_tree(path):
-            yield from (f"{path}/{below}" for below in page.column("path").to_pylist())
+            yield from (
+                f"{path}/{relative_path}" for relative_path in page.column("path").to_pylist()
+            )
 
     def real_path(self, path: str) -> str:
         return path
@@ -271,33 +273,33 @@ class Store(ABC):
         """Return a value that is equal for all paths of one directory; raises `OSError`."""
         return path
 
-    def make_directory(self, path: str, action: str = "make the folder") -> None:  # noqa: B027, stores have none
+    def make_directory(self, path: str, action: str = "create the folder") -> None:  # noqa: B027, stores have none
         """Create a directory with its parents; does nothing in an object store.
 
         `action` follows "cannot" in errors.
         """
 
     def make_writable_directory(self, path: str) -> None:  # noqa: B027
-        """Create a directory, and test that it is writable.
+        """Create a directory, and test that files can be written.
 
         Remote stores skip the test: the lock object is their first write. Raises `PublishError` if
-        it cannot be created or written.
+        the directory cannot be created or written.
         """
 
-    def is_same_directory(self, path: str, other: str) -> bool:
+    def is_same_directory(self, path: str, other_path: str) -> bool:
         """Return whether two paths, of any store, are the same directory; raises `OSError`."""
-        return path == other
+        return path == other_path
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:  # noqa: B027
         """Make the entries of directories durable; remote stores always are."""
 
-    def create(self, path: str, *, scratch_path: str | None = None, what: str) -> AtomicFile:  # noqa: ARG002
+    def create(self, path: str, *, scratch_path: str | None = None, noun: str) -> AtomicFile:  # noqa: ARG002
         """Create a file that is written atomically; for the parameters, see `AtomicFile`.
 
         In a remote store, the file is first written to the local disk. Raises `PublishError` if it
         cannot be written.
         """
-        return StagedFile(self, path, what=what)
+        return StagedFile(self, path, noun=noun)
 
     def readable(self, path: str, info: FileInfo | None = None) -> str | StoredFile:
         """Return what Arrow opens for random access to a file: its path, or a file object.
@@ -307,7 +309,7 @@ class Store(ABC):
         return StoredFile(self.open(path, info))
 
     def input_stream(self, path: str) -> pa.NativeFile:
-        """Open a file for one sequential read; decompress it according to its name."""
+        """Open a file for a sequential read, decompressed according to the suffix of its name."""
         stream = pa.PythonFile(StoredStream(self.open(path)), "r")
         if os.path.splitext(path)[1].lower() not in COMPRESSIONS:
             return stream
@@ -315,24 +317,24 @@ class Store(ABC):
 
 
 class ReadOnlyStore(Store):
-    """A store that rejects all writes; errors call it `_NAME`."""
+    """A store that rejects all writes, with `_DESCRIPTION` in the error."""
 
-    _NAME: ClassVar[str]
+    _DESCRIPTION: ClassVar[str]
 
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:  # noqa: ARG002
-        self._refuse(path)
+        self._refuse_write(path)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:  # noqa: ARG002
-        self._refuse(path)
+        self._refuse_write(path)
 
     def rename(self, source: str, target: str) -> None:  # noqa: ARG002
-        self._refuse(source)
+        self._refuse_write(source)
 
     def delete(self, paths: Iterable[str]) -> None:
-        self._refuse(next(iter(paths), ""))
+        self._refuse_write(next(iter(paths), ""))
 
-    def _refuse(self, path: str) -> NoReturn:
-        raise PublishError(f"{self._NAME} only read", path=path)
+    def _refuse_write(self, path: str) -> NoReturn:
+        raise PublishError(f"{self._DESCRIPTION} read-only", path=path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -352,28 +354,28 @@ class StorageOptions:
 
         Raises `InputError` if a file cannot be read.
         """
-        return {key: _resolved(key, value) for key, value in self.items}
+        return {key: _resolve_option(key, value) for key, value in self.items}
 
 
-def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
+def parse_storage_options(arguments: Iterable[str]) -> StorageOptions:
     """Parse ``KEY=VALUE`` and ``KEY=@FILE``.
 
     Raises `ConfigError` for any other form, a repeated key, or a secret given by value.
     """
     options: dict[str, str] = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
+    for argument in arguments:
+        key, separator, value = argument.partition("=")
         key = key.strip() if "." in key else key.strip().lower()
         if not key or not separator:
             # The text is not shown, because it may be a secret.
-            raise ConfigError("not a storage option", expected="KEY=VALUE or KEY=@FILE")
+            raise ConfigError("the storage option is malformed", expected="KEY=VALUE or KEY=@FILE")
         if key in options:
             raise ConfigError(f"the storage option {key} is given twice")
         if not value.startswith(_REFERENCE) and (is_secret(key) or has_password(value)):
             raise ConfigError(
-                f"the storage option {key} holds a secret, and command lines are visible to others",
+                f"the storage option {key} contains a secret, which other users can see",
                 expected=f"{key}=@FILE",
-                hint="write it to a file that only you can read, or set it in the environment",
+                hint="write the secret to a file that only you can read, or to the environment",
             )
         options[key] = value
     return StorageOptions(tuple(sorted(options.items())))
@@ -381,10 +383,10 @@ def parse_storage_options(texts: Iterable[str]) -> StorageOptions:
 
 def is_secret(key: str) -> bool:
     """Return whether the value of an option must not be shown."""
-    return key not in _NO_SECRETS and _SECRET.search(key) is not None
+    return key not in _PUBLIC_KEYS and _SECRET.search(key) is not None
 
 
-def _resolved(key: str, value: str) -> str:
+def _resolve_option(key: str, value: str) -> str:
     if not value.startswith(_REFERENCE):
         return value
     path = value[len(_REFERENCE) :]
@@ -392,7 +394,7 @@ def _resolved(key: str, value: str) -> str:
         with open(path, encoding="utf-8") as file:
             return file.read().strip()
     except (OSError, UnicodeDecodeError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        reason = error.strerror if isinstance(error, OSError) else "the file is not UTF-8"
         raise InputError(f"cannot read the storage option {key}: {reason}", path=path) from error
 
 
@@ -401,17 +403,17 @@ def list_by_directory(store: Store, path: str) -> Iterator[pa.RecordBatch]:
 
     Memory holds the entries of one directory and of its parents.
     """
-    skipped = len(os.path.join(path, ""))
+    prefix_length = len(os.path.join(path, ""))
 
     def walk(directory: str) -> Iterator[tuple[str, int, int, str]]:
         for entry in sorted(store.list_directory(directory), key=_sort_key):
             if entry.is_directory:
                 yield from walk(entry.path)
             else:
-                yield entry.path[skipped:], entry.size_bytes, entry.mtime_ns, ""
+                yield entry.path[prefix_length:], entry.size_bytes, entry.mtime_ns, ""
 
     files = walk(path)
-    while rows := list(islice(files, _ROWS_OF_PAGE)):
+    while rows := list(islice(files, _PAGE_ROWS)):
         columns = [pa.array(column) for column in zip(*rows, strict=True)]
         yield pa.record_batch(columns, schema=LISTING_SCHEMA)
 
@@ -424,25 +426,25 @@ def _sort_key(entry: DirectoryEntry) -> str:
 def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bool:
     """Implement `Store.replace` with a lock file next to the file.
 
-    A killed process leaves the lock file, which blocks further replacements until it is deleted
-    (`find_claim`).
+    A killed process leaves the lock file, which blocks further replacements until the lock file is
+    deleted (`find_claim`).
     """
-    claim = _claim_of(path)
+    claim = _claim_path(path)
     if not store.put(claim, b"", if_absent=True):
         return False
     try:
         try:
-            now = store.info(path)
+            current_info = store.info(path)
         except FileNotFoundError:
             return False
-        return now == info and store.put(path, data)
+        return current_info == info and store.put(path, data)
     finally:
         store.delete([claim])
 
 
 def find_claim(store: Store, path: str) -> str | None:
     """Return the lock file of a concurrent `replace_by_claim`, None if there is none."""
-    claim = _claim_of(path)
+    claim = _claim_path(path)
     try:
         store.info(claim)
     except FileNotFoundError:
@@ -450,7 +452,7 @@ def find_claim(store: Store, path: str) -> str | None:
     return claim
 
 
-def _claim_of(path: str) -> str:
+def _claim_path(path: str) -> str:
     return f"{path}{_CLAIM_SUFFIX}"
 
 
@@ -459,8 +461,8 @@ COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 _DESCRIPTORS = "/proc/self/fd"
 
 
-class _OpenedFile(io.RawIOBase):
-    """A remote file opened by Arrow, which closes it."""
+class _ArrowFile(io.RawIOBase):
+    """A remote file for Arrow, which closes the file."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()
@@ -475,7 +477,7 @@ class _OpenedFile(io.RawIOBase):
         super().close()
 
 
-class StoredFile(_OpenedFile):
+class StoredFile(_ArrowFile):
     """A remote file with random access."""
 
     def __init__(self, source: ByteSource) -> None:
@@ -501,8 +503,8 @@ class StoredFile(_OpenedFile):
         return len(data)
 
 
-class StoredStream(_OpenedFile):
-    """A remote file for one sequential read."""
+class StoredStream(_ArrowFile):
+    """A remote file for a single sequential read."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__(source)
@@ -515,21 +517,21 @@ class StoredStream(_OpenedFile):
             if block is None:
                 return b""
             self._block = np.ascontiguousarray(block).data.cast("B")
-        found = self._block[:size] if size >= 0 else self._block
-        self._block = self._block[len(found) :]
-        return bytes(found)
+        data = self._block[:size] if size >= 0 else self._block
+        self._block = self._block[len(data) :]
+        return bytes(data)
 
 
 class StagedFile(AtomicFile):
     """A local temporary file that is uploaded on commit.
 
-    Raises `PublishError`, with `what` in the message, if the temporary folder has no space.
+    Raises `PublishError`, with `noun` in the message, if the temporary folder has no space.
     """
 
-    def __init__(self, store: Store, path: str, *, what: str = "file") -> None:
+    def __init__(self, store: Store, path: str, *, noun: str = "file") -> None:
         self.path = path
         self._store = store
-        self._what = what
+        self._noun = noun
         try:
             if os.path.isdir(_DESCRIPTORS):
                 self._file: IO[bytes] = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115, a member
@@ -563,4 +565,4 @@ class StagedFile(AtomicFile):
     def error(self, error: OSError) -> PublishError:
         """Return the error for a failed write of the local copy."""
         folder = tempfile.gettempdir()
-        return publish_error(error, folder, f"write the {self._what} before it is put in place")
+        return publish_error(error, folder, f"write the {self._noun} to a temporary file")

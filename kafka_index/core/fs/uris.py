@@ -78,7 +78,7 @@ def is_remote(path: str) -> bool:
     return scheme_of(path) not in (None, "file")
 
 
-def remote_among(paths: Iterable[str]) -> list[str]:
+def select_remote(paths: Iterable[str]) -> list[str]:
     """Return the paths that are URIs of a store other than the local disk."""
     return list(filter(is_remote, paths))
 
@@ -221,7 +221,7 @@ class SegmentKey:
 
 
 def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
-    """Split a key into the segment's key and the suffix; None if it is not the key of a segment."""
+    """Split a key into the segment's key and the suffix; None for other keys."""
     match = _SEGMENT_KEYS[layout].fullmatch(key)
     if match is None:
         return None
@@ -257,13 +257,13 @@ def segment_path(
 ) -> str:
     """Return the path to open a file of a segment with.
 
-    If `limit_bytes` is given, the log ends there.
+    If `limit_bytes` is given, the log ends at this position.
     """
     limit = "" if limit_bytes is None else f"@{limit_bytes}"
     file = f"{key.start_offset:0{OFFSET_DIGITS}d}{suffix}"
-    inner = f"{root.rstrip('/')}/{key.parent}{key.segment_id}{limit}/{file}"
+    inner_path = f"{root.rstrip('/')}/{key.parent}{key.segment_id}{limit}/{file}"
     scheme = _TIERED_PREFIX + layout.value
-    return f"{scheme}+{inner}" if scheme_of(root) else f"{scheme}://{inner}"
+    return f"{scheme}+{inner_path}" if scheme_of(root) else f"{scheme}://{inner_path}"
 
 
 def is_segment_path(path: str) -> bool:
@@ -276,21 +276,23 @@ def inner_root(root: str) -> tuple[Layout, str]:
     ``tiered+aiven+s3://bucket`` is Aiven's layout in ``s3://bucket``; the local disk is ``/``.
     """
     scheme, authority = root[len(_TIERED_PREFIX) :].split("://", 1)
-    name, _, inner = scheme.partition("+")
+    name, _, inner_scheme = scheme.partition("+")
     try:
         layout = Layout(name)
     except ValueError:
-        expected = " or ".join(f"{_TIERED_PREFIX}{each.value}" for each in Layout)
-        raise InputError("not a scheme of tiered storage", path=root, expected=expected) from None
-    return layout, f"{inner}://{authority}" if inner else "/"
+        expected = " or ".join(f"{_TIERED_PREFIX}{known_layout.value}" for known_layout in Layout)
+        raise InputError(
+            "the URI has no scheme of tiered storage", path=root, expected=expected
+        ) from None
+    return layout, f"{inner_scheme}://{authority}" if inner_scheme else "/"
 
 
 def parse_segment_path(path: str) -> SegmentPath:
     """Parse the path of a segment's file; raises `InputError` for any other path."""
-    scheme, separator, rest = path.partition("://")
-    match = _SEGMENT_PATH.fullmatch(rest)
+    scheme, separator, path_without_scheme = path.partition("://")
+    match = _SEGMENT_PATH.fullmatch(path_without_scheme)
     if not separator or match is None:
-        raise InputError("not a file of a remote segment", path=path)
+        raise InputError("the path is not a file of a remote segment", path=path)
     layout, root = inner_root(f"{scheme}://")
     parent = match["parent"] if root == "/" else root + match["parent"]
     return SegmentPath(
@@ -343,28 +345,32 @@ def parse_backup_path(path: str) -> BackupPath | None:
 
 
 def backup_path(root: str, backup_id: str) -> str:
-    scheme, separator, rest = root.partition("://")
-    place = f"{_BACKUP_SCHEME}+{scheme}://{rest}" if separator else f"{_BACKUP_SCHEME}://{root}"
-    return f"{place.rstrip('/')}/@{backup_id}"
+    scheme, separator, path_without_scheme = root.partition("://")
+    repository = (
+        f"{_BACKUP_SCHEME}+{scheme}://{path_without_scheme}"
+        if separator
+        else f"{_BACKUP_SCHEME}://{root}"
+    )
+    return f"{repository.rstrip('/')}/@{backup_id}"
 
 
 def objects_root(root: str) -> str:
     """Return the scheme and authority of the repository's store; ``/`` for a local disk."""
     scheme, _, authority = root.partition("://")
-    _, _, inner = scheme.partition("+")
-    return f"{inner}://{authority}" if inner else "/"
+    _, _, inner_scheme = scheme.partition("+")
+    return f"{inner_scheme}://{authority}" if inner_scheme else "/"
 
 
 def split_backup_input(path: str) -> tuple[str, str, str]:
     """Split an input into the root of the repository, the backup ID or time, and the path below."""
-    rest = path.removeprefix(_BACKUP_INPUT)
+    location = path.removeprefix(_BACKUP_INPUT)
     if path.startswith(_BACKUP_PREFIXES[0]):
-        rest = path.removeprefix(_BACKUP_PREFIXES[0])
-    elif rest.startswith("//"):
-        rest = rest[2:]
-    authority = _AUTHORITY.match(rest)
-    named = _BACKUP_AND_ID.fullmatch(rest)
-    if named is not None:
-        return named["root"], named["id"], named["below"] or ""
-    at = rest.find("@", max(rest.rfind("/"), authority.end() if authority else 0))
-    return (rest, "", "") if at < 0 else (rest[:at], rest[at + 1 :], "")
+        location = path.removeprefix(_BACKUP_PREFIXES[0])
+    elif location.startswith("//"):
+        location = location[2:]
+    authority = _AUTHORITY.match(location)
+    match = _BACKUP_AND_ID.fullmatch(location)
+    if match is not None:
+        return match["root"], match["id"], match["below"] or ""
+    at = location.find("@", max(location.rfind("/"), authority.end() if authority else 0))
+    return (location, "", "") if at < 0 else (location[:at], location[at + 1 :], "")

@@ -17,7 +17,7 @@ from enum import Enum, auto
 from functools import partial
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from kafka_index.core.fs.uris import remote_among
+from kafka_index.core.fs.uris import select_remote
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -365,7 +365,7 @@ class ThreadEngine:
 
 def _default_threads(inputs: Iterable[str]) -> int:
     """Return one thread per core, or two for remote inputs, since reads wait half of the time."""
-    return (os.cpu_count() or 1) * (2 if remote_among(inputs) else 1)
+    return (os.cpu_count() or 1) * (2 if select_remote(inputs) else 1)
 
 
 def map_requests(

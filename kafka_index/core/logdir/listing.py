@@ -30,9 +30,9 @@ from kafka_index.core.fs.inputs import (
     Skipped,
     admit_linked,
     is_within,
-    kept_of_run,
     linked_out,
     note_unread,
+    run_cache,
 )
 from kafka_index.core.fs.paths import absolute_path, expand_directories, layout_hint
 from kafka_index.core.fs.registry import identity_of, scan_directory, scan_input, store_of
@@ -301,7 +301,7 @@ class _DumpLister:
     def _skip_bad_checkpoints(self, directory: str) -> None:
         """Record the listed checkpoints on which a broker fails as skipped."""
         checkpoints_by_directory = (
-            kept_of_run("checkpoints") if store_of(directory).needs_requests else {}
+            run_cache("checkpoints") if store_of(directory).needs_requests else {}
         )
         checkpoints = checkpoints_by_directory.get(directory)
         if checkpoints is None:

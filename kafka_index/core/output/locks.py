@@ -362,7 +362,7 @@ class _LockFile:
         would keep the broker from starting.
         """
         try:
-            with AtomicFile(self._path, scratch_path=self._scratch_path, what="lock file") as file:
+            with AtomicFile(self._path, scratch_path=self._scratch_path, noun="lock file") as file:
                 file.write(_CONTENT)
                 _give_to_directory_owner(self._scratch_path)
                 return file.commit_if_absent()

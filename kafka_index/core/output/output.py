@@ -116,7 +116,7 @@ class StateFile(Generic[State]):
     def write(self, state: State, *, durable: bool = True) -> None:
         """Write the state; raises `PublishError` if that fails."""
         text = json.dumps({"version": self.version, **asdict(cast("Any", state))}, sort_keys=True)
-        with atomic_file(self.path, what=self.what) as file:
+        with atomic_file(self.path, noun=self.what) as file:
             file.write(f"{text}\n".encode())
             file.commit(durable=durable)
         if durable:

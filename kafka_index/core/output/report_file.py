@@ -115,7 +115,7 @@ class ReportFile:
             writable_path = os.path.join(workspace(), f"{os.urandom(8).hex()}-{name}")
         if os.path.isdir(writable_path):
             raise InputError("the report is a directory", path=path, hint="give the path of a file")
-        self._file = AtomicFile(writable_path, what="report")
+        self._file = AtomicFile(writable_path, noun="report")
         suffix = os.path.splitext(self.path)[1].lower()
         self._page = None
         try:

@@ -47,7 +47,7 @@ from kafka_index.core.format.records import (
 )
 from kafka_index.core.fs.inputs import refuse_linked_out
 from kafka_index.core.fs.local_store import MappedFile
-from kafka_index.core.fs.registry import leads_nowhere, opening_error
+from kafka_index.core.fs.registry import is_dead_link, opening_error
 from kafka_index.core.fs.store import Bytes
 from kafka_index.core.index.sparse_indexes import IN_MEMORY, OffsetIndex, TimeIndex
 from kafka_index.core.index.transaction_index import TransactionIndex
@@ -357,7 +357,7 @@ class PredictedSnapshots(SnapshotFiles):
                 raise StartRefusedError("a broker cannot write the snapshot to a pipe", path=path)
             file_type = "a directory" if os.path.isdir(path) else "not a regular file"
             raise OffsetsGoBackError(f"the snapshot {path} is {file_type}")
-        if leads_nowhere(path):
+        if is_dead_link(path):
             raise OffsetsGoBackError(f"the snapshot {path} is a broken link")
         self._offsets.add(offset)
         self._written[offset] = data

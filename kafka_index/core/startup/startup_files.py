@@ -32,7 +32,7 @@ from kafka_index.core.format.names import (
     parse_segment_file,
 )
 from kafka_index.core.format.strings import quote_content
-from kafka_index.core.fs.registry import leads_nowhere, scan_directory
+from kafka_index.core.fs.registry import is_dead_link, scan_directory
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.metadata_files import is_null_device, read_text
 from kafka_index.core.logdir.partition_files import SegmentFile, list_partition, read_swap_range
@@ -204,7 +204,7 @@ def _record_irregular_index(segment: StartupSegment, suffix: str, entry: Entry) 
     """Record an index that is not a regular file; raise if a broker fails on it immediately."""
     if entry.is_broken_link():
         # A broker rebuilds the index at the target of the link if it can create a file there.
-        if not leads_nowhere(entry.path):
+        if not is_dead_link(entry.path):
             return
         if suffix != TXN_INDEX_SUFFIX:
             raise DirectoryFailsError("the index is a broken link", path=entry.path)

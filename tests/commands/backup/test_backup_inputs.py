@@ -330,7 +330,7 @@ def test_output_within_a_backup_is_rejected(backup: str) -> None:
     root = backup.removeprefix("backup:")
     result = run_here("build", "--input", backup, "--output", f"{root}/indexes")
     assert result.returncode == 2
-    assert "lies inside the input" in result.stderr
+    assert "is inside the input" in result.stderr
     assert run_here("predict", "--input", backup).returncode == 2
 
 

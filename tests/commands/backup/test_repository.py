@@ -54,7 +54,7 @@ def test_second_creation_of_a_repository_keeps_the_first(root: str) -> None:
 
 
 def test_folder_that_is_not_a_repository_is_rejected(root: str) -> None:
-    with pytest.raises(NotARepositoryError, match=r"it has no kafka-index-backup\.json"):
+    with pytest.raises(NotARepositoryError, match=r"kafka-index-backup\.json does not exist"):
         open_repository(root).file()
 
 
@@ -92,8 +92,8 @@ def test_repository_lists_backups_with_their_manifests(root: str) -> None:
     assert list(result.brokers_by_backup()) == [
         backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)
     ]
-    assert result.brokers_of(backup_id_at(1_000)) == (1, 2)
-    assert result.brokers_of(backup_id_at(3_000)) == ()
+    assert result.list_brokers(backup_id_at(1_000)) == (1, 2)
+    assert result.list_brokers(backup_id_at(3_000)) == ()
     assert result.manifest(backup_id_at(1_000), 2) == of_run(1_000, 2, (1, 2))
     assert result.newest(1) == of_run(2_000, 1, (1, 2))
     assert result.newest_complete() == backup_id_at(1_000)
@@ -139,13 +139,13 @@ def test_manifest_under_another_name_is_damage(root: str) -> None:
 
 def test_put_writes_an_object_only_if_it_is_missing(root: str) -> None:
     result = open_repository(root).create("cluster")
-    assert result.names(FOLDER) == set()
+    assert result.list_reusable_names(FOLDER) == set()
     assert result.put(f"{FOLDER}/a.log", b"batches")
     assert result.put(f"{FOLDER}/a.log", memoryview(b"batches"))
     assert not result.put(f"{FOLDER}/a.log", b"others!")
     assert not result.put(f"{FOLDER}/a.log", b"longer than it")
     assert store_of(root).read(f"{result.root}/{FOLDER}/a.log") == b"batches"
-    assert result.names(FOLDER) == {"a.log"}
+    assert result.list_reusable_names(FOLDER) == {"a.log"}
 
 
 def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_link_in_a_repository_is_not_followed(tmp_path: Path) -> None:
         path = f"{FOLDER}/{name}" if name == "b.log" else f"{FOLDER}/{name}/c.log"
         with pytest.raises(CorruptObjectError, match="a link in a repository is not followed"):
             result.put(path, b"batches")
-    assert result.names(FOLDER) == {"a.log"}
+    assert result.list_reusable_names(FOLDER) == {"a.log"}
     assert not [*elsewhere.iterdir()]
 
 
@@ -175,7 +175,7 @@ def test_concurrent_writers_of_one_object_succeed(root: str) -> None:
     for thread in threads:
         thread.join()
     assert put == [True] * 8
-    assert result.names(FOLDER) == {"a.log"}
+    assert result.list_reusable_names(FOLDER) == {"a.log"}
 
 
 def test_old_unreferenced_object_is_written_again(tmp_path: Path) -> None:
@@ -189,12 +189,12 @@ def test_old_unreferenced_object_is_written_again(tmp_path: Path) -> None:
     result.put_manifest(of_run(1_000))
 
     result = open_repository(str(tmp_path))
-    assert result.names(FOLDER) == {"new.log"}
+    assert result.list_reusable_names(FOLDER) == {"new.log"}
     result.newest(1)
-    assert result.names(FOLDER) == {"new.log", named}
+    assert result.list_reusable_names(FOLDER) == {"new.log", named}
     for name in ("old.log", named):
         assert result.put(f"{FOLDER}/{name}", b"batches")
-    assert result.names(FOLDER) == {"new.log", named, "old.log"}
+    assert result.list_reusable_names(FOLDER) == {"new.log", named, "old.log"}
     assert (tmp_path / FOLDER / "old.log").stat().st_mtime > time.time() - 60
     assert (tmp_path / FOLDER / named).stat().st_mtime == old
 
@@ -288,7 +288,7 @@ def test_long_backup_checks_all_reused_objects(root: str, monkeypatch: pytest.Mo
     slow.put_manifest(of_run(3_000))
     open_repository(root).expire(backup_id_at(1_000), 1)
     store_of(root).delete([manifest_path(root, backup_id_at(1_000), 1)])
-    with pytest.raises(PublishError, match="expired while this one built on it"):
+    with pytest.raises(PublishError, match="expired while the new backup was reusing"):
         slow.put_manifest(of_run(4_000))
     passed(0)
     slow.put_manifest(of_run(5_000))

@@ -668,7 +668,7 @@ def test_backup_changes_no_file_of_the_broker(broker: FakeBroker, repository: Pa
 
 
 def test_repository_within_a_data_directory_is_rejected(broker: FakeBroker) -> None:
-    with pytest.raises(InputError, match="lies inside the input"):
+    with pytest.raises(InputError, match="is inside the input"):
         back_up(broker, broker.paths[0] / "backups")
 
 

@@ -290,7 +290,7 @@ def test_unsorted_table_above_the_memory_limit_is_an_environment_error(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "sort").write_text("")
-    monkeypatch.setattr(local_work, "_MEMORY", "4MB")
+    monkeypatch.setattr(local_work, "_MEMORY_LIMIT", "4MB")
     monkeypatch.setattr(local_work, "workspace", lambda: str(scratch))
     table = pa.concat_tables([metadata_table(ONE)] * 4000).combine_chunks()
     source = open_parquet([write_parquet(tmp_path / "in.parquet", table, 20_000)])

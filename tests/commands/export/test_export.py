@@ -378,7 +378,7 @@ def test_invalid_columns_of_an_export_are_rejected_before_writing(
 
 def test_output_inside_the_input_is_rejected(tmp_path: Path) -> None:
     write_partition(tmp_path, {0: batch(0, 3)})
-    assert "lies inside the input" in export(2, "--input", tmp_path, "--output", tmp_path / "out")
+    assert "is inside the input" in export(2, "--input", tmp_path, "--output", tmp_path / "out")
 
 
 def _data(out: Path) -> Iterator[Path]:

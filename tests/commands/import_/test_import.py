@@ -832,7 +832,7 @@ def test_sort_without_scratch_space_is_an_environment_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Where DuckDB would keep what does not fit in its memory there is a file.
-    monkeypatch.setattr(local_work, "_MEMORY", "4MB")
+    monkeypatch.setattr(local_work, "_MEMORY_LIMIT", "4MB")
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     (scratch / "sort").write_text("")

@@ -577,7 +577,7 @@ def test_seed_in_the_input_is_rejected(tmp_path: Path, dump: Path, controller: P
     run = restore(dump, tmp_path / "out", "--seed", inside)
 
     assert run.code == 2
-    assert "lies inside the input" in run.done.stderr
+    assert "is inside the input" in run.done.stderr
     assert not (inside / "bootstrap.checkpoint.orig").exists()
 
 

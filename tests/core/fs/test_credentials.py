@@ -121,7 +121,7 @@ def test_failing_credential_process_is_reported_with_its_profile(
     )
     with (
         s3_environment(s3, **NO_KEYS, AWS_PROFILE="mine"),
-        pytest.raises(ReadError, match="the AWS profile mine gave no credentials") as caught,
+        pytest.raises(ReadError, match="the AWS profile mine provides no credentials") as caught,
     ):
         reads("bucket")
     assert "hidden" not in str(caught.value)
@@ -139,7 +139,9 @@ def test_profile_with_assumed_role_uses_its_sts_endpoint(
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
     with (
         s3_environment(s3, **NO_KEYS),
-        pytest.raises(ReadError, match="the AWS profile mine gave no credentials: EndpointConn"),
+        pytest.raises(
+            ReadError, match="the AWS profile mine provides no credentials: EndpointConn"
+        ),
     ):
         reads("bucket", "profile=mine")
 
@@ -179,7 +181,7 @@ def test_content_of_a_file_that_is_not_a_credentials_file_is_not_printed(
     (tmp_path / "credentials").write_text("aws_secret_access_key = hidden\n")
     with s3_environment(s3, **NO_KEYS), pytest.raises(ConfigError) as caught:
         reads("bucket")
-    assert "credentials: not a settings file" in str(caught.value)
+    assert "credentials: the file is not a valid AWS configuration file" in str(caught.value)
     assert "hidden" not in str(caught.value)
 
 

@@ -306,12 +306,12 @@ class StoreTests(ReadTests):
     def test_created_file_is_visible_after_its_commit(self, place: StoreDirectory) -> None:
         place.put(a=b"old")
         path = place.at("a")
-        with place.store.create(path, what="file") as file:
+        with place.store.create(path, noun="file") as file:
             file.write(b"new")
             assert place.store.read(path) == b"old"
             file.commit()
             assert place.store.read(path) == b"new"
-        with place.store.create(path, what="file") as file:
+        with place.store.create(path, noun="file") as file:
             file.write(b"newer")
         assert place.store.read(path) == b"new"
         assert place.tree()["path"].to_pylist() == ["a"]

@@ -15,7 +15,7 @@ from kafka_index.core.fs.registry import store_of
 
 
 def test_unknown_scheme_is_rejected() -> None:
-    with pytest.raises(InputError, match="ftp:// are not supported"):
+    with pytest.raises(InputError, match="ftp:// is not supported"):
         store_of("ftp://host/path")
 
 
@@ -50,10 +50,10 @@ def test_uncommitted_file_keeps_the_older_one_and_leaves_no_temporary_file(tmp_p
 
 def test_second_writer_of_a_file_is_rejected_without_effect(tmp_path: Path) -> None:
     path = str(tmp_path / "report.csv")
-    with AtomicFile(path, what="report") as file:
+    with AtomicFile(path, noun="report") as file:
         file.write(b"first")
         with pytest.raises(PublishError, match="another run is writing this report"):
-            AtomicFile(path, what="report")
+            AtomicFile(path, noun="report")
         file.commit()
     assert Path(path).read_bytes() == b"first"
     with AtomicFile(path) as file:
@@ -108,7 +108,7 @@ def test_hard_linked_leftover_of_a_killed_run_stays_unchanged(tmp_path: Path) ->
 
 def test_missing_folder_is_reported_before_writing(tmp_path: Path) -> None:
     with pytest.raises(PublishError, match="cannot write the report"):
-        AtomicFile(str(tmp_path / "gone" / "file"), what="report")
+        AtomicFile(str(tmp_path / "gone" / "file"), noun="report")
 
 
 def test_final_path_that_cannot_be_replaced_leaves_no_scratch_file(tmp_path: Path) -> None:

@@ -97,13 +97,13 @@ def test_grown_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         with log.open("ab") as file:
             file.write(b"x")
-        assert mapped.changed() == "it grew from 200 to 201 bytes"
+        assert mapped.changed() == "grew from 200 to 201 bytes"
 
 
 def test_truncated_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         os.truncate(log, 7)
-        assert mapped.changed() == "it was truncated from 200 to 7 bytes"
+        assert mapped.changed() == "truncated from 200 to 7 bytes"
 
 
 def test_replaced_file_is_reported_as_changed(log: Path) -> None:
@@ -111,16 +111,16 @@ def test_replaced_file_is_reported_as_changed(log: Path) -> None:
         other = log.with_suffix(".new")
         other.write_bytes(log.read_bytes())
         other.replace(log)
-        assert mapped.changed() == "it was replaced by another file"
+        assert mapped.changed() == "replaced by another file"
 
 
 def test_modified_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         os.utime(log, ns=(1, 1))
-        assert mapped.changed() == "it was modified"
+        assert mapped.changed() == "modified"
 
 
 def test_removed_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
         log.unlink()
-        assert mapped.changed() == "it was removed"
+        assert mapped.changed() == "removed"

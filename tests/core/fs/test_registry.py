@@ -91,7 +91,7 @@ def test_missing_library_names_its_extra(
 
 
 def test_unknown_scheme_lists_those_that_are_supported() -> None:
-    with pytest.raises(InputError, match=r"ftp:// are not supported.*s3://.*hdfs://"):
+    with pytest.raises(InputError, match=r"ftp:// is not supported.*s3://.*hdfs://"):
         store_of("ftp://host/a")
 
 

@@ -124,7 +124,7 @@ def test_file_uri_is_a_path(tmp_path: Path) -> None:
         ("file://elsewhere/logs", "another host"),
         ("/no/such/directory", "No such file"),
         ("/no/such/*", "no path matches this glob"),
-        ("", "empty path"),
+        ("", "path is empty"),
     ],
 )
 def test_missing_input_is_rejected(path: str, message: str) -> None:

@@ -209,7 +209,7 @@ def test_single_segment_is_synced_by_file_and_then_by_folder(
 
 
 def test_group_is_synced_by_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    if durability_module._libc() is None:
+    if durability_module._load_sync_calls() is None:
         pytest.skip("this kernel's syncfs cannot be relied on")
     group = [stage(tmp_path / "t-0", b"x", base=f"{n:020}") for n in range(30)]
     assert trace_syncs(lambda: publish_group(group), monkeypatch) == ["t-0", tmp_path.name]
@@ -218,7 +218,7 @@ def test_group_is_synced_by_file_system(tmp_path: Path, monkeypatch: pytest.Monk
 def test_group_without_syncfs_is_synced_by_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(durability_module, "_libc", lambda: None)
+    monkeypatch.setattr(durability_module, "_load_sync_calls", lambda: None)
     group = [stage(tmp_path / "t-0", b"x", base=f"{n:020}") for n in range(30)]
     assert len(trace_syncs(lambda: publish_group(group), monkeypatch)) == 30 * 2 + 2
 
@@ -234,7 +234,7 @@ def test_failed_sync_fails_only_its_segment(
             raise OSError(errno.EIO, "Input/output error")
         fsync(descriptor)
 
-    monkeypatch.setattr(durability_module, "_libc", lambda: None)
+    monkeypatch.setattr(durability_module, "_load_sync_calls", lambda: None)
     monkeypatch.setattr(os, "fsync", failing)
     errors = publish_group(group)
     assert errors[0] is None
@@ -349,7 +349,7 @@ def test_immutable_old_index_is_an_error_and_stays(tmp_path: Path) -> None:
         error = publish_group([stage(tmp_path, b"new")])[0]
     finally:
         subprocess.run(["chattr", "-i", index], check=True)
-    assert "is it immutable?" in str(error)
+    assert "remove its immutable flag" in str(error)
     assert contents(tmp_path)[f"{BASE}.index"] == b"offset old"
     assert is_whole(tmp_path)
 

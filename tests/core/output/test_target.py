@@ -46,7 +46,7 @@ def test_target_in_place_is_the_folder_of_the_log() -> None:
 
 @pytest.mark.parametrize("topic", ["../../etc", "", "a/b", ".."])
 def test_topic_with_a_path_is_rejected(topic: str) -> None:
-    with pytest.raises(InputError, match="not a legal topic name"):
+    with pytest.raises(InputError, match="the topic name is illegal"):
         target_directory("/out", TopicPartition(topic, 0), "/data")
 
 
@@ -79,10 +79,10 @@ def test_output_is_created_and_no_file_is_left_in_it(tmp_path: Path, dump: Path)
     [
         ("dump", "is the input"),
         ("dump/or-ders-3/..", "is the input"),
-        ("dump/or-ders-3", "lies inside the input"),
-        ("dump/new/out", "lies inside the input"),
-        ("link/out", "lies inside the input"),
-        (".", "holds the input"),
+        ("dump/or-ders-3", "is inside the input"),
+        ("dump/new/out", "is inside the input"),
+        ("link/out", "is inside the input"),
+        (".", "contains the input"),
     ],
 )
 def test_output_that_overlaps_the_input_is_rejected(

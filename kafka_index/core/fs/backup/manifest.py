@@ -76,7 +76,7 @@ _BACKUP_ID = re.compile(BACKUP_ID_PATTERN)
 _MANIFEST = re.compile(rf"(0|[1-9][0-9]{{0,9}}){re.escape(MANIFEST_SUFFIX)}")
 _MAX_MANIFEST_BYTES = 1 << 30
 # Hashes, inodes and times hardly compress, so a manifest with a higher ratio is forged.
-_MAX_RATIO, _UNBOUNDED_BYTES = 200, 16 << 20
+_MAX_COMPRESSION_RATIO, _ALWAYS_ALLOWED_BYTES = 200, 16 << 20
 
 BackupId = Annotated[str, msgspec.Meta(pattern=rf"^{BACKUP_ID_PATTERN}\Z")]
 Header = Annotated[
@@ -84,16 +84,16 @@ Header = Annotated[
 ]
 
 
-class _Formatted(msgspec.Struct, frozen=True, kw_only=True):
+class _VersionedFile(msgspec.Struct, frozen=True, kw_only=True):
     """An object with the number of its format."""
 
     format: int = FORMAT
 
 
-_Object = TypeVar("_Object", bound=_Formatted)
+_File = TypeVar("_File", bound=_VersionedFile)
 
 
-class RepositoryFile(_Formatted, frozen=True, kw_only=True):
+class RepositoryFile(_VersionedFile, frozen=True, kw_only=True):
     """The file that makes a folder a repository: the cluster ID and the expected brokers.
 
     Without `brokers`, a backup expects the brokers of the previous backup.
@@ -103,14 +103,14 @@ class RepositoryFile(_Formatted, frozen=True, kw_only=True):
     brokers: tuple[Int32, ...] = ()
 
 
-class Head(_Formatted, frozen=True, kw_only=True):
+class Head(_VersionedFile, frozen=True, kw_only=True):
     """The SHA-256 of a manifest, and the brokers that its backup expects."""
 
     brokers: tuple[Int32, ...]
     sha256: Sha256
 
 
-class Announcement(_Formatted, frozen=True, kw_only=True):
+class Announcement(_VersionedFile, frozen=True, kw_only=True):
     """The names of objects that an expiration will delete, keyed by folder."""
 
     names: dict[str, tuple[str, ...]]
@@ -119,8 +119,8 @@ class Announcement(_Formatted, frozen=True, kw_only=True):
 class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A range of complete batches, with its first and last offset.
 
-    Readers verify the CRC-32, which is cheap. The SHA-256 is part of the object name, and
-    `commands.backup.backups` verifies it. Record batches use another CRC polynomial.
+    Readers verify the CRC-32, which is cheap. The SHA-256 is part of the object name;
+    `commands.backup.backups` verifies the SHA-256. Record batches use another CRC polynomial.
     """
 
     base_offset: Offset
@@ -151,7 +151,7 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the broker; the next backup compares the file with it, to detect changes.
+    """A segment of the broker. The next backup compares its file with these values.
 
     Inode, ctime and size identify the content. The modification time does not, because the log
     cleaner preserves it.
@@ -181,7 +181,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
     end_offset : int
         At most the high watermark.
     settled_offset : int
-        Batches below it were appended before the backup captured anything. The backup's
+        Batches below this offset were appended before the backup captured any log. The backup's
         ``__transaction_state`` therefore contains their transactions.
     epochs : tuple of (int, int)
         Leader epochs with their start offsets.
@@ -190,10 +190,10 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
     chunks : tuple of LogChunk
         Ascending, without overlaps, and without gaps unless the log is compacted.
     last_header : bytes, optional
-        The header of the last batch, which shows the next backup that the log continues there.
+        The header of the last batch. The next backup searches the log for this header.
     seen_directory : tuple of int, optional
-        Device, inode and ctime of the directory, if the manifest covers everything in it. While
-        they stay the same, only the active segment can have changed.
+        Device, inode and ctime of the directory, if the manifest covers all of its files. While
+        these values stay the same, only the active segment can have changed.
     """
 
     topic: Topic
@@ -231,7 +231,7 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
 class SkippedPartition(msgspec.Struct, frozen=True, kw_only=True, rename={"backups": "runs"}):
     """A partition that is not in the backup.
 
-    `backups` counts the consecutive backups that skipped it.
+    `backups` is the number of consecutive backups that skipped the partition.
     """
 
     topic: Topic
@@ -270,10 +270,10 @@ class CaptureTimes(msgspec.Struct, frozen=True, kw_only=True, rename=_CAPTURE_NA
 _MANIFEST_NAMES = {"backup_id": "run", "capture": "cut", "skipped": "missed"}
 
 
-class Manifest(_Formatted, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
+class Manifest(_VersionedFile, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
     """One broker's part of a backup.
 
-    It is complete, not a difference from an earlier backup.
+    A manifest is complete, not a difference from an earlier manifest.
     """
 
     backup_id: BackupId
@@ -294,37 +294,37 @@ def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
     A segment starts where a segment of the broker started, or where joining would exceed the size
     limit or the range of relative offsets.
     """
-    bases = sorted(each.base_offset for each in partition.segments)
-    joined: list[LogChunk] = []
-    size = home = 0
+    base_offsets = sorted(segment.base_offset for segment in partition.segments)
+    segment_chunks: list[LogChunk] = []
+    size = joined_segment_number = 0
     for chunk in partition.chunks:
-        own = bisect_right(bases, chunk.base_offset)
-        is_full = joined and (
+        segment_number = bisect_right(base_offsets, chunk.base_offset)
+        is_full = segment_chunks and (
             size + chunk.size_bytes > MAX_SEGMENT_BYTES
-            or chunk.last_offset - joined[0].base_offset > INT32_MAX
+            or chunk.last_offset - segment_chunks[0].base_offset > INT32_MAX
         )
-        if joined and (own != home or is_full):
-            yield tuple(joined)
-            joined, size = [], 0
-        joined.append(chunk)
+        if segment_chunks and (segment_number != joined_segment_number or is_full):
+            yield tuple(segment_chunks)
+            segment_chunks, size = [], 0
+        segment_chunks.append(chunk)
         size += chunk.size_bytes
-        home = own
-    if joined:
-        yield tuple(joined)
+        joined_segment_number = segment_number
+    if segment_chunks:
+        yield tuple(segment_chunks)
 
 
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
     """Return whether transactions and groups agree between all manifests of a backup.
 
-    Either all brokers waited for each other at the barrier, or their capture times prove it.
+    Either all brokers waited for each other at the barrier, or their capture times do not overlap.
     """
     if len(manifests) <= 1:
         return True
-    nodes = {each.node_id for each in manifests}
-    if all(nodes <= {*each.capture.barrier_members} for each in manifests):
+    node_ids = {manifest.node_id for manifest in manifests}
+    if all(node_ids <= {*manifest.capture.barrier_members} for manifest in manifests):
         return True
-    first_ms = max(each.capture.coordinators_captured_ms for each in manifests)
-    return first_ms < min(each.capture.others_begun_ms for each in manifests)
+    coordinators_ms = max(manifest.capture.coordinators_captured_ms for manifest in manifests)
+    return coordinators_ms < min(manifest.capture.others_begun_ms for manifest in manifests)
 
 
 def partition_folder(partition: TopicPartition, topic_id: str) -> str:
@@ -333,19 +333,18 @@ def partition_folder(partition: TopicPartition, topic_id: str) -> str:
 
 
 def missing_brokers(manifests: Sequence[Manifest]) -> list[int]:
-    """Return the brokers that the manifests of a backup expect and that have no manifest in it."""
-    expected = {node_id for each in manifests for node_id in each.brokers}
-    return sorted(expected - {each.node_id for each in manifests})
+    """Return the expected brokers of a backup that have no manifest in the backup."""
+    expected_brokers = {node_id for manifest in manifests for node_id in manifest.brokers}
+    return sorted(expected_brokers - {manifest.node_id for manifest in manifests})
 
 
 def cutoff_time(manifests: Iterable[Manifest]) -> int:
     """Return the cutoff time of a backup, in milliseconds since the epoch.
 
-    This is when the last broker started to capture its logs. The backup contains all records that
-    were acknowledged before. The backup ID is earlier: it is the time before the brokers waited for
-    each other.
+    At the cutoff time, the last broker started to capture its logs. The backup contains all records
+    that were acknowledged before. The backup ID is an earlier time, at which the backup was opened.
     """
-    return max(each.capture.begun_ms for each in manifests)
+    return max(manifest.capture.begun_ms for manifest in manifests)
 
 
 def backup_id_at(time_ms: int) -> str:
@@ -391,7 +390,7 @@ def manifest_node(name: str) -> int | None:
     return int(match[1]) if match is not None and int(match[1]) <= INT32_MAX else None
 
 
-def encode(value: _Formatted) -> bytes:
+def encode(value: _VersionedFile) -> bytes:
     """Encode a file of the repository; compress all except `RepositoryFile`."""
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
@@ -401,55 +400,60 @@ def encode(value: _Formatted) -> bytes:
 
 def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
     """Parse a repository's file; raises the errors of `parse_manifest`."""
-    return _decoded(data, path, RepositoryFile, "the file of a repository")
+    return _decode(data, path, RepositoryFile, "repository file")
 
 
 def parse_manifest(data: bytes, path: str) -> Manifest:
     """Parse a manifest.
 
-    Raises `CorruptObjectError` if it is truncated, altered or inconsistent, and `InputError` if it
-    has a later format.
+    Raises `CorruptObjectError` if the manifest is truncated, altered or inconsistent, and
+    `InputError` if the format is not supported.
     """
-    found = _decoded(data, path, Manifest, "a manifest")
-    for each in found.partitions:
-        _check_partition(each, len(found.directories), path)
-    return found
+    manifest = _decode(data, path, Manifest, "manifest")
+    for partition in manifest.partitions:
+        _check_partition(partition, len(manifest.directories), path)
+    return manifest
 
 
 def parse_head(data: bytes, path: str) -> Head:
     """Parse a head; raises the errors of `parse_manifest`."""
-    return _decoded(data, path, Head, "a head")
+    return _decode(data, path, Head, "head file")
 
 
 def parse_announcement(data: bytes, path: str) -> Announcement:
     """Parse an announcement; raises the errors of `parse_manifest`."""
-    return _decoded(data, path, Announcement, "an announcement")
+    return _decode(data, path, Announcement, "announcement")
 
 
-def _decoded(data: bytes, path: str, kind: type[_Object], what: str) -> _Object:
+def _decode(data: bytes, path: str, file_type: type[_File], noun: str) -> _File:
     try:
-        text = data if kind is RepositoryFile else _decompressed(data, path, what)
-        found = decoder_of(kind).decode(text)
+        content = data if file_type is RepositoryFile else _decompress(data, path, noun)
+        decoded = decoder_of(file_type).decode(content)
     except (zstandard.ZstdError, *MALFORMED) as error:
-        raise CorruptObjectError(f"not {what} of backups: {error}", path=path) from error
-    if found.format != FORMAT:
+        raise CorruptObjectError(f"the {noun} is malformed: {error}", path=path) from error
+    if decoded.format != FORMAT:
         raise InputError(
-            "a repository of another format", path=path, expected=FORMAT, found=found.format
-        )
-    return found
-
-
-def _decompressed(data: bytes, path: str, what: str) -> bytes:
-    size = zstandard.frame_content_size(data)
-    most = min(max(_UNBOUNDED_BYTES, _MAX_RATIO * len(data)), _MAX_MANIFEST_BYTES)
-    if not 0 <= size <= most:
-        raise CorruptObjectError(
-            f"{what} of an impossible size",
+            "the repository has an unsupported format",
             path=path,
-            expected=f"at most {most} bytes out of {len(data)}",
-            found=size,
+            expected=FORMAT,
+            found=decoded.format,
         )
-    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size)
+    return decoded
+
+
+def _decompress(data: bytes, path: str, noun: str) -> bytes:
+    size_bytes = zstandard.frame_content_size(data)
+    max_size_bytes = min(
+        max(_ALWAYS_ALLOWED_BYTES, _MAX_COMPRESSION_RATIO * len(data)), _MAX_MANIFEST_BYTES
+    )
+    if not 0 <= size_bytes <= max_size_bytes:
+        raise CorruptObjectError(
+            f"the {noun} has an impossible size",
+            path=path,
+            expected=f"at most {max_size_bytes} bytes from {len(data)} compressed bytes",
+            found=size_bytes,
+        )
+    return zstandard.ZstdDecompressor().decompress(data, max_output_size=size_bytes)
 
 
 def _check_partition(partition: PartitionBackup, directories: int, path: str) -> None:
@@ -457,7 +461,7 @@ def _check_partition(partition: PartitionBackup, directories: int, path: str) ->
     name = partition.topic_partition.directory_name
     if not 0 <= partition.directory < directories:
         raise CorruptObjectError(
-            f"{name}: its directory is not in the manifest",
+            f"{name}: the manifest has no data directory with this number",
             path=path,
             expected=f"0 to {directories - 1}",
             found=partition.directory,
@@ -466,7 +470,7 @@ def _check_partition(partition: PartitionBackup, directories: int, path: str) ->
     for chunk in partition.chunks:
         if chunk.base_offset < next_offset or chunk.last_offset < chunk.base_offset:
             raise CorruptObjectError(
-                f"{name}: the chunks do not ascend",
+                f"{name}: chunks overlap or are not in offset order",
                 path=path,
                 expected=f"a chunk at or after offset {next_offset}",
                 found=f"{chunk.base_offset} to {chunk.last_offset}",
@@ -474,8 +478,8 @@ def _check_partition(partition: PartitionBackup, directories: int, path: str) ->
         next_offset = chunk.last_offset + 1
     if next_offset > partition.end_offset or partition.start_offset > partition.end_offset:
         raise CorruptObjectError(
-            f"{name}: the end offset is below the chunks or the start offset",
+            f"{name}: the end offset is below the start offset or the end of the chunks",
             path=path,
-            expected=f"{partition.start_offset} to {max(next_offset, partition.start_offset)}",
+            expected=f"at least {max(next_offset, partition.start_offset)}",
             found=partition.end_offset,
         )

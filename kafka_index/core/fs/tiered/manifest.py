@@ -36,15 +36,15 @@ INDEX_NAMES = {
     ".leader_epoch_checkpoint": "leaderEpoch",
     ".txnindex": "transaction",
 }
-_SHOWN = 80
+_MAX_SHOWN_CHARACTERS = 80
 
 
 @dataclass(frozen=True)
 class ChunkIndex:
-    """The chunks of a log: each has `chunk_size_bytes` of it, the last one the rest.
+    """The chunks of a log, each with `chunk_size_bytes` of the log except the last chunk.
 
     `starts`, of shape (n + 1,), has the start of each chunk in the object and the end of the last
-    one. Raises `ValueError` if the number of chunks contradicts the sizes, or the object would
+    chunk. Raises `ValueError` if the number of chunks contradicts the sizes, or the object would
     exceed 2^31 - 1 bytes.
     """
 
@@ -53,23 +53,25 @@ class ChunkIndex:
     starts: Longs
 
     def __post_init__(self) -> None:
-        expected = _count(self.original_size_bytes, self.chunk_size_bytes)
+        expected = _chunk_count(self.original_size_bytes, self.chunk_size_bytes)
         if len(self.starts) - 1 != expected:
-            raise ValueError(f"{len(self.starts) - 1} chunks, where the log has {expected}")
+            raise ValueError(
+                f"the chunk index has {len(self.starts) - 1} chunks, expected {expected}"
+            )
         if (np.diff(self.starts) <= 0).any():
-            raise ValueError("a chunk has no bytes")
+            raise ValueError("a chunk is empty")
 
     @classmethod
     def fixed(
         cls, original_size: int, chunk_size: int, stored_size: int, last_stored_size: int
     ) -> Self:
         """Return the index for stored chunks of one size, except the last one."""
-        sizes = np.full(_count(original_size, chunk_size), stored_size, np.int64)
+        sizes = np.full(_chunk_count(original_size, chunk_size), stored_size, np.int64)
         sizes[-1:] = last_stored_size
-        return cls._of_sizes(original_size, chunk_size, sizes)
+        return cls._from_sizes(original_size, chunk_size, sizes)
 
     @classmethod
-    def _of_sizes(cls, original_size: int, chunk_size: int, sizes: Longs) -> Self:
+    def _from_sizes(cls, original_size: int, chunk_size: int, sizes: Longs) -> Self:
         return cls(original_size, chunk_size, np.append(0, np.cumsum(sizes)))
 
     @property
@@ -84,7 +86,7 @@ class ChunkIndex:
         start = chunk * self.chunk_size_bytes
         return min(self.chunk_size_bytes, self.original_size_bytes - start)
 
-    def within(self, start_bytes: int, end_bytes: int) -> range:
+    def chunks_in_range(self, start_bytes: int, end_bytes: int) -> range:
         """Return the chunks that contain a range of the log, end exclusive."""
         if start_bytes >= end_bytes:
             return range(0)
@@ -93,51 +95,53 @@ class ChunkIndex:
         )
 
 
-def parse_chunk_index(original_size: int, chunk_size: int, packed: bytes) -> ChunkIndex:
+def parse_chunk_index(original_size: int, chunk_size: int, packed_sizes: bytes) -> ChunkIndex:
     """Parse ``transformedChunks``, a zstd frame with the sizes of chunks.
 
     Raises `ValueError` if the frame or its content is damaged or contradicts the log.
     """
-    count = _count(original_size, chunk_size)
-    largest = _PACKED_OVERHEAD_BYTES + _MAX_WIDTH * count
+    count = _chunk_count(original_size, chunk_size)
+    max_bytes = _PACKED_OVERHEAD_BYTES + _MAX_WIDTH * count
     try:
-        with pa.CompressedInputStream(pa.py_buffer(packed), "zstd") as stream:
-            data = stream.read(largest + 1)
+        with pa.CompressedInputStream(pa.py_buffer(packed_sizes), "zstd") as stream:
+            data = stream.read(max_bytes + 1)
     except (OSError, pa.ArrowInvalid) as error:
-        raise ValueError(f"its zstd frame cannot be read: {error}") from error
+        raise ValueError(f"the zstd frame of chunk sizes cannot be read: {error}") from error
     if len(data) < 4:
-        raise ValueError("its list of sizes is truncated")
-    found = int.from_bytes(data[:4], "big", signed=True)
-    if found != count:
-        raise ValueError(f"{found} chunks, where the log has {count}")
-    sizes = _unpack(count, data)
+        raise ValueError("the list of chunk sizes is truncated")
+    declared_count = int.from_bytes(data[:4], "big", signed=True)
+    if declared_count != count:
+        raise ValueError(f"the chunk index has {declared_count} chunks, expected {count}")
+    sizes = _unpack_sizes(count, data)
     if sizes.size and (int(sizes.min()) < 0 or int(sizes.sum()) > INT32_MAX):
-        raise ValueError("a size of a chunk is impossible")
-    return ChunkIndex._of_sizes(original_size, chunk_size, sizes)  # noqa: SLF001, of its own kind
+        raise ValueError("a chunk size is negative, or the chunks exceed 2^31 - 1 bytes")
+    return ChunkIndex._from_sizes(original_size, chunk_size, sizes)  # noqa: SLF001, of its own kind
 
 
-def _unpack(count: int, data: bytes) -> Longs:
+def _unpack_sizes(count: int, data: bytes) -> Longs:
     if count == 0:
-        expected, sizes = 4, np.empty(0, np.int64)
+        expected_bytes, sizes = 4, np.empty(0, np.int64)
     elif count == 1:
-        expected, sizes = 8, np.frombuffer(data[4:8].ljust(4), ">i4").astype(np.int64)
+        expected_bytes, sizes = 8, np.frombuffer(data[4:8].ljust(4), ">i4").astype(np.int64)
     else:
         width = data[8] if len(data) > 8 else 0
         if not 1 <= width <= _MAX_WIDTH:
-            raise ValueError(f"{width} bytes a size")
-        expected = _PACKED_OVERHEAD_BYTES + (count - 1) * width
-        if len(data) == expected:
+            raise ValueError(f"each chunk size has {width} bytes, expected 1 to {_MAX_WIDTH}")
+        expected_bytes = _PACKED_OVERHEAD_BYTES + (count - 1) * width
+        if len(data) == expected_bytes:
             base = int.from_bytes(data[4:8], "big", signed=True)
-            deltas = np.frombuffer(data[9:-4], np.uint8).reshape(-1, width).astype(np.int64)
-            places = 1 << (8 * np.arange(width - 1, -1, -1, dtype=np.int64))
-            last = int.from_bytes(data[-4:], "big", signed=True)
-            sizes = np.append(base + deltas @ places, last)
-    if len(data) != expected:
-        raise ValueError(f"a list of {len(data)} bytes, where {count} sizes take {expected}")
+            size_deltas = np.frombuffer(data[9:-4], np.uint8).reshape(-1, width).astype(np.int64)
+            byte_weights = 1 << (8 * np.arange(width - 1, -1, -1, dtype=np.int64))
+            last_size = int.from_bytes(data[-4:], "big", signed=True)
+            sizes = np.append(base + size_deltas @ byte_weights, last_size)
+    if len(data) != expected_bytes:
+        raise ValueError(
+            f"the list of {count} chunk sizes has {len(data)} bytes, expected {expected_bytes}"
+        )
     return sizes
 
 
-def _count(original_size: int, chunk_size: int) -> int:
+def _chunk_count(original_size: int, chunk_size: int) -> int:
     return -(-original_size // chunk_size)
 
 
@@ -262,11 +266,11 @@ class _Encryption(Struct, rename="camel"):
         key_id, separator, data_key = self.data_key.rpartition(":")
         if not separator:
             # The key is not shown, although it is encrypted.
-            raise ValueError("a data key without the id of its key pair")
+            raise ValueError("the data key lacks the ID of its key pair")
         return EncryptedDataKey(key_id, b64decode(data_key, validate=True), self.aad)
 
 
-class _Versioned(Struct):
+class _VersionField(Struct):
     version: Any = None
 
 
@@ -278,28 +282,31 @@ class _Manifest(Struct, rename="camel"):
     encryption: _Encryption | None = None
 
 
-def parse_manifest(text: bytes, path: str) -> SegmentManifest:
+def parse_manifest(data: bytes, path: str) -> SegmentManifest:
     """Parse a manifest, the complete object at a path.
 
-    Raises `CorruptObjectError` if it is not JSON or a field is missing or invalid, and `InputError`
-    for another version.
+    Raises `CorruptObjectError` if the manifest is not JSON or a field is missing or invalid, and
+    `InputError` if the version is not supported.
     """
     try:
         # Members of unknown versions are not decoded.
-        document = text.decode()
-        version = decoder_of(_Versioned).decode(document).version
+        document = data.decode()
+        version = decoder_of(_VersionField).decode(document).version
         if version != MANIFEST_VERSION:
             raise InputError(
-                "a manifest of another version", path=path, expected=MANIFEST_VERSION, found=version
+                "the manifest has an unsupported version",
+                path=path,
+                expected=MANIFEST_VERSION,
+                found=version,
             )
-        return _parse(decoder_of(_Manifest).decode(document), path)
+        return _build_manifest(decoder_of(_Manifest).decode(document), path)
     except (ValueError, *MALFORMED) as error:
         raise CorruptObjectError(
-            f"the manifest is malformed: {error}", path=path, found=_found_at(text, error)
+            f"the manifest is malformed: {error}", path=path, found=_describe_value(data, error)
         ) from error
 
 
-def _parse(fields: _Manifest, path: str) -> SegmentManifest:
+def _build_manifest(fields: _Manifest, path: str) -> SegmentManifest:
     chunks, metadata = fields.chunk_index, fields.remote_log_segment_metadata
     sizes = chunks.original_file_size, chunks.original_chunk_size
     segment = metadata.remote_log_segment_id
@@ -314,7 +321,9 @@ def _parse(fields: _Manifest, path: str) -> SegmentManifest:
         end_offset=metadata.end_offset,
         max_timestamp_ms=metadata.max_timestamp_ms,
         event_timestamp_ms=metadata.event_timestamp_ms,
-        epochs=tuple(EpochEntry(*each) for each in sorted(metadata.segment_leader_epochs.items())),
+        epochs=tuple(
+            EpochEntry(*entry) for entry in sorted(metadata.segment_leader_epochs.items())
+        ),
         chunks=parse_chunk_index(*sizes, chunks.transformed_chunks)
         if isinstance(chunks, _VariableChunks)
         else ChunkIndex.fixed(
@@ -330,12 +339,16 @@ def _parse(fields: _Manifest, path: str) -> SegmentManifest:
     )
 
 
-def _found_at(text: bytes, error: Exception) -> str | None:
+def _describe_value(data: bytes, error: Exception) -> str | None:
     """Return the value that an error refers to, if the error has its JSON path."""
     value = None
     with suppress(*MALFORMED, AttributeError):
-        value = json.decode(text)
+        value = json.decode(data)
         for name in re.findall(r"\.(\w+)", str(error).rpartition(" - at ")[2]):
             value = value.get(name)
     # Objects are not shown, because they may contain a data key.
-    return None if value is None or isinstance(value, dict | list) else repr(value)[:_SHOWN]
+    return (
+        None
+        if value is None or isinstance(value, dict | list)
+        else repr(value)[:_MAX_SHOWN_CHARACTERS]
+    )

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Generic, NoReturn, TypeAlias, TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -47,31 +48,31 @@ class KeyRing:
         self._keys: dict[str, PKCS1OAEP_Cipher] = {}
         self._lock = threading.Lock()
 
-    def open(self, encrypted: EncryptedDataKey, manifest_path: str) -> Decryption:
+    def decrypt(self, encrypted_key: EncryptedDataKey, manifest_path: str) -> Decryption:
         """Decrypt the data key of a segment.
 
-        Raises `InputError` if there is no key pair with this ID or its file cannot be read, and
+        Raises `InputError` if no key pair has this ID or its file cannot be read, and
         `CorruptObjectError` if the data key is altered or encrypted with another key pair.
         """
-        path = self._paths.get(encrypted.key_id)
+        path = self._paths.get(encrypted_key.key_id)
         if path is None:
             raise InputError(
-                f"the segment is encrypted with the key pair {encrypted.key_id}: "
-                f"give its private key, {_OPTION} {encrypted.key_id}=FILE",
+                f"the segment is encrypted with key pair {encrypted_key.key_id}, whose private key "
+                f"is missing: give {_OPTION} {encrypted_key.key_id}=FILE",
                 path=manifest_path,
             )
         with self._lock:
-            key = self._keys.get(encrypted.key_id)
+            key = self._keys.get(encrypted_key.key_id)
             if key is None:
-                key = self._keys[encrypted.key_id] = read_private_key(path)
+                key = self._keys[encrypted_key.key_id] = read_private_key(path)
         try:
-            return Decryption(key.decrypt(encrypted.data_key), encrypted.aad)
+            return Decryption(key.decrypt(encrypted_key.data_key), encrypted_key.aad)
         except ValueError:
             raise CorruptObjectError(
-                "the data key of the manifest cannot be decrypted: the key pair "
-                f"{encrypted.key_id} is not the key pair of {path}, or the manifest was altered",
+                f"the data key of the manifest cannot be decrypted: {path} is not the private key "
+                f"of key pair {encrypted_key.key_id}, or the manifest was altered",
                 path=manifest_path,
-                hint=f"check the file of {_OPTION} {encrypted.key_id}=",
+                hint=f"check {_OPTION} {encrypted_key.key_id}=FILE",
             ) from None
 
 
@@ -83,7 +84,7 @@ class Decryption:
 
     def __init__(self, data_key: bytes, aad: bytes) -> None:
         if len(data_key) != _DATA_KEY_BYTES:
-            raise ValueError(f"an AES key of {len(data_key)} bytes")
+            raise ValueError(f"the AES key has {len(data_key)} bytes")
         self._data_key = data_key
         self._aad = aad
 
@@ -102,7 +103,7 @@ class Decryption:
             return cipher.decrypt_and_verify(chunk[_IV_BYTES:-_TAG_BYTES], chunk[-_TAG_BYTES:])
         except ValueError:
             raise ValueError(
-                "its GCM tag does not fit: it was altered, or encrypted with another key"
+                "the GCM tag does not match: the bytes were altered, or encrypted with another key"
             ) from None
 
 
@@ -132,56 +133,48 @@ def read_private_key(path: str) -> PKCS1OAEP_Cipher:
     if key is None or not key.has_private():
         # The library's message is not shown, because it may quote the key.
         raise InputError(
-            "not an RSA private key that can be read",
+            "the file is not a readable RSA private key",
             path=path,
             expected="PEM, PKCS #8, without a passphrase",
         )
     return PKCS1_OAEP.new(key, hashAlgo=SHA3_512)
 
 
-_Key = TypeVar("_Key")
-_Value = TypeVar("_Value")
+class ChunkCache:
+    """A thread-safe LRU cache for the decoded chunks of all logs of a store, limited by size.
 
+    The keys are the path of a log and the number of a chunk.
+    """
 
-class RecentCache(Generic[_Key, _Value]):
-    """A thread-safe LRU cache with a limit for the sum of sizes; the default size is 1."""
-
-    def __init__(self, limit: int, size_of: Callable[[_Value], int] = lambda _: 1) -> None:
-        self._limit = limit
-        self._size_of = size_of
-        self._used = 0
-        self._values: OrderedDict[_Key, _Value] = OrderedDict()
+    def __init__(self, max_bytes: int) -> None:
+        self._max_bytes = max_bytes
+        self._size_bytes = 0
+        self._chunks: OrderedDict[tuple[str, int], Bytes] = OrderedDict()
         self._lock = threading.Lock()
 
-    def get(self, key: _Key) -> _Value | None:
+    def get(self, key: tuple[str, int]) -> Bytes | None:
         with self._lock:
-            if key not in self._values:
-                return None
-            self._values.move_to_end(key)
-            return self._values[key]
+            chunk = self._chunks.get(key)
+            if chunk is not None:
+                self._chunks.move_to_end(key)
+            return chunk
 
-    def put(self, key: _Key, value: _Value) -> None:
-        """Keep a value; evict the least recently used values if needed."""
-        size = self._size_of(value)
-        if size > self._limit:
+    def put(self, key: tuple[str, int], chunk: Bytes) -> None:
+        """Add a chunk; evict the least recently used chunks if needed."""
+        if len(chunk) > self._max_bytes:
             return
         with self._lock:
-            if key in self._values:
-                self._used -= self._size_of(self._values.pop(key))
-            self._values[key] = value
-            self._used += size
-            while self._used > self._limit:
-                self._used -= self._size_of(self._values.popitem(last=False)[1])
-
-
-#: Chunks of all logs of a store, keyed by path and number.
-ChunkCache: TypeAlias = RecentCache[tuple[str, int], Bytes]
+            self._size_bytes -= len(self._chunks.pop(key, b""))
+            self._chunks[key] = chunk
+            self._size_bytes += len(chunk)
+            while self._size_bytes > self._max_bytes:
+                self._size_bytes -= len(self._chunks.popitem(last=False)[1])
 
 
 class ChunkedLog:
     """A log stored in transformed chunks, open for reading (`ByteSource`).
 
-    `path` is the path that it was opened with, and `stored` the ``.log`` object. All logs of the
+    `path` is the path of the log, and `log_object` the ``.log`` object. All logs of the
     store share `cache`. `decryption` is given if the chunks are encrypted. Raises
     `CorruptObjectError` if the size of the object differs from its manifest.
     """
@@ -189,15 +182,15 @@ class ChunkedLog:
     def __init__(
         self,
         path: str,
-        stored: ByteSource,
+        log_object: ByteSource,
         manifest: SegmentManifest,
         decryption: Decryption | None,
         cache: ChunkCache,
     ) -> None:
         self.path = path
         self.size_bytes = manifest.log_size_bytes
-        self.mtime_ns = stored.mtime_ns
-        self._stored = stored
+        self.mtime_ns = log_object.mtime_ns
+        self._log_object = log_object
         self._chunks = manifest.chunks
         self._is_compressed = manifest.is_compressed
         self._decryption = decryption
@@ -212,36 +205,38 @@ class ChunkedLog:
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         ranges = list(zip(starts, [min(end, self.size_bytes) for end in ends], strict=True))
-        needed = sorted({chunk for each in ranges for chunk in self._chunks.within(*each)})
-        found = self._read_chunks(needed)
-        return [self._join(found, start, end) for start, end in ranges]
+        chunk_numbers = sorted(
+            {chunk for log_range in ranges for chunk in self._chunks.chunks_in_range(*log_range)}
+        )
+        chunks = self._read_chunks(chunk_numbers)
+        return [self._join(chunks, start, end) for start, end in ranges]
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        first = start_bytes // self._chunks.chunk_size_bytes
+        first_chunk = start_bytes // self._chunks.chunk_size_bytes
         if start_bytes >= self.size_bytes:
             return
-        offset = start_bytes - first * self._chunks.chunk_size_bytes
+        offset = start_bytes - first_chunk * self._chunks.chunk_size_bytes
         starts = self._chunks.starts
-        blocks = self._stored.stream(int(starts[first]))
-        sizes = np.diff(starts[first:]).tolist()
-        for chunk, data in enumerate(_regroup(blocks, sizes), start=first):
+        blocks = self._log_object.stream(int(starts[first_chunk]))
+        sizes = np.diff(starts[first_chunk:]).tolist()
+        for chunk, data in enumerate(_split_blocks(blocks, sizes), start=first_chunk):
             yield self._decode(chunk, data)[offset:]
             offset = 0
 
     def changed(self) -> str | None:
-        return self._stored.changed()
+        return self._log_object.changed()
 
     def close(self) -> None:
-        self._stored.close()
+        self._log_object.close()
 
     def _check_sizes(self, manifest: SegmentManifest) -> None:
-        found, expected = self._stored.size_bytes, self._chunks.stored_size_bytes
-        if found != expected:
+        actual_bytes, expected_bytes = self._log_object.size_bytes, self._chunks.stored_size_bytes
+        if actual_bytes != expected_bytes:
             raise CorruptObjectError(
-                f"the log object {'is truncated' if found < expected else 'is too long'}",
-                path=self._stored.path,
-                expected=f"{expected} bytes, by its manifest",
-                found=found,
+                "the size of the log object differs from the manifest",
+                path=self._log_object.path,
+                expected=expected_bytes,
+                found=actual_bytes,
             )
         if self._is_compressed:
             return
@@ -250,60 +245,62 @@ class ChunkedLog:
         for chunk, size in enumerate(sizes.tolist()):
             if size != self._chunks.original_size(chunk):
                 raise CorruptObjectError(
-                    f"the manifest gives chunk {chunk} a size that contradicts its transformation",
+                    f"the manifest contains a wrong size of chunk {chunk}",
                     path=manifest.path,
                     expected=self._chunks.original_size(chunk) + overhead,
                     found=size + overhead,
                 )
 
     def _read_chunks(self, numbers: list[int]) -> dict[int, Bytes]:
-        found: dict[int, Bytes] = {}
-        missing = []
+        chunks: dict[int, Bytes] = {}
+        missing_chunks = []
         for chunk in numbers:
-            cached = self._cache.get((self.path, chunk))
-            if cached is None:
-                missing.append(chunk)
+            cached_chunk = self._cache.get((self.path, chunk))
+            if cached_chunk is None:
+                missing_chunks.append(chunk)
             else:
-                found[chunk] = cached
+                chunks[chunk] = cached_chunk
         starts = self._chunks.starts
-        stored = self._stored.read_ranges(
-            [int(starts[chunk]) for chunk in missing],
-            [int(starts[chunk + 1]) for chunk in missing],
+        stored_chunks = self._log_object.read_ranges(
+            [int(starts[chunk]) for chunk in missing_chunks],
+            [int(starts[chunk + 1]) for chunk in missing_chunks],
         )
-        for chunk, data in zip(missing, stored, strict=True):
-            found[chunk] = self._decode(chunk, data)
-            self._cache.put((self.path, chunk), found[chunk])
-        return found
+        for chunk, data in zip(missing_chunks, stored_chunks, strict=True):
+            chunks[chunk] = self._decode(chunk, data)
+            self._cache.put((self.path, chunk), chunks[chunk])
+        return chunks
 
     def _join(self, chunks: dict[int, Bytes], start: int, end: int) -> Bytes:
         size = self._chunks.chunk_size_bytes
         blocks = [
             chunks[chunk][max(start - chunk * size, 0) : end - chunk * size]
-            for chunk in self._chunks.within(start, end)
+            for chunk in self._chunks.chunks_in_range(start, end)
         ]
         if len(blocks) == 1:
             return blocks[0]
         return np.concatenate(blocks) if blocks else np.empty(0, np.uint8)
 
-    def _decode(self, chunk: int, stored: Bytes) -> Bytes:
-        data: bytes | memoryview = stored.data
-        expected = self._chunks.original_size(chunk)
+    def _decode(self, chunk: int, stored_chunk: Bytes) -> Bytes:
+        data: bytes | memoryview = stored_chunk.data
+        expected_bytes = self._chunks.original_size(chunk)
         try:
             if self._decryption is not None:
                 data = self._decryption.decrypt(data)
             if self._is_compressed:
-                data = pa.decompress(data, expected, codec="zstd", asbytes=True)
+                data = pa.decompress(data, expected_bytes, codec="zstd", asbytes=True)
         except (OSError, ValueError) as error:
-            reason = "its zstd frame is damaged" if isinstance(error, OSError) else str(error)
-            raise self._damaged(chunk, reason) from error
-        if len(data) != expected:
-            raise self._damaged(chunk, f"it has {len(data)} bytes instead of {expected}")
+            reason = "the zstd frame is damaged" if isinstance(error, OSError) else str(error)
+            raise self._damaged_chunk_error(chunk, reason) from error
+        if len(data) != expected_bytes:
+            raise self._damaged_chunk_error(
+                chunk, f"{len(data)} decoded bytes instead of {expected_bytes}"
+            )
         return np.frombuffer(data, np.uint8)
 
-    def _damaged(self, chunk: int, reason: str) -> CorruptObjectError:
+    def _damaged_chunk_error(self, chunk: int, reason: str) -> CorruptObjectError:
         return CorruptObjectError(
             f"chunk {chunk} of {self._chunks.count} cannot be read: {reason}",
-            path=self._stored.path,
+            path=self._log_object.path,
             position_bytes=int(self._chunks.starts[chunk]),
         )
 
@@ -318,20 +315,20 @@ class LimitedLog:
         self._log = log
 
     def read_at(self, position_bytes: int, size_bytes: int) -> Bytes:
-        left = max(self.size_bytes - position_bytes, 0)
-        return self._log.read_at(position_bytes, min(size_bytes, left))
+        remaining_bytes = max(self.size_bytes - position_bytes, 0)
+        return self._log.read_at(position_bytes, min(size_bytes, remaining_bytes))
 
     def read_ranges(self, starts: Sequence[int], ends: Sequence[int]) -> list[Bytes]:
         return self._log.read_ranges(starts, [min(end, self.size_bytes) for end in ends])
 
     def stream(self, start_bytes: int = 0) -> Iterator[Bytes]:
-        left = self.size_bytes - start_bytes
-        if left <= 0:
+        remaining_bytes = self.size_bytes - start_bytes
+        if remaining_bytes <= 0:
             return
         for block in self._log.stream(start_bytes):
-            yield block[:left]
-            left -= len(block)
-            if left <= 0:
+            yield block[:remaining_bytes]
+            remaining_bytes -= len(block)
+            if remaining_bytes <= 0:
                 return
 
     def changed(self) -> str | None:
@@ -341,25 +338,27 @@ class LimitedLog:
         self._log.close()
 
 
-def _regroup(blocks: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
-    waiting: list[Bytes] = []
-    have = 0
+def _split_blocks(blocks: Iterable[Bytes], sizes: Sequence[int]) -> Iterator[Bytes]:
+    pending_blocks: list[Bytes] = []
+    pending_bytes = 0
     source = iter(blocks)
     for size in sizes:
-        while have < size:
+        while pending_bytes < size:
             block = next(source)
-            waiting.append(block)
-            have += len(block)
-        joined = waiting[0] if len(waiting) == 1 else np.concatenate(waiting)
-        yield joined[:size]
-        waiting, have = [joined[size:]], have - size
+            pending_blocks.append(block)
+            pending_bytes += len(block)
+        joined_block = (
+            pending_blocks[0] if len(pending_blocks) == 1 else np.concatenate(pending_blocks)
+        )
+        yield joined_block[:size]
+        pending_blocks, pending_bytes = [joined_block[size:]], pending_bytes - size
 
 
 MANIFEST_SUFFIX = ".rsm-manifest"
 INDEXES_SUFFIX = ".indexes"
 
 _MAX_MANIFESTS = 1024
-# The indexes of a segment are read in succession; readers that need them longer keep them.
+# The indexes of a segment are read in succession.
 _MAX_INDEXES = 16
 _CHUNKS_BYTES = 64 << 20
 
@@ -370,16 +369,15 @@ class TieredStore(ReadOnlyStore):
     `layout` is the object layout; `keys` decrypts encrypted segments.
     """
 
-    _NAME = "tiered storage is"
+    _DESCRIPTION = "tiered storage is"
 
     def __init__(self, layout: Layout, objects: Store, keys: KeyRing) -> None:
         self._layout = layout
         self._objects = objects
         self._keys = keys
-        self._segments: RecentCache[str, tuple[SegmentManifest, Decryption | None]]
-        self._segments = RecentCache(_MAX_MANIFESTS)
-        self._indexes: RecentCache[str, bytes] = RecentCache(_MAX_INDEXES)
-        self._chunks: ChunkCache = RecentCache(_CHUNKS_BYTES, len)
+        self._read_segment = lru_cache(_MAX_MANIFESTS)(self._load_segment)
+        self._read_indexes = lru_cache(_MAX_INDEXES)(self._load_indexes)
+        self._chunks = ChunkCache(_CHUNKS_BYTES)
 
     def info(self, path: str) -> FileInfo:
         """Return the size of a segment's file and the modification time of its object."""
@@ -392,27 +390,27 @@ class TieredStore(ReadOnlyStore):
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
         """Open a log.
 
-        Raises `CorruptObjectError` if its objects contradict each other or the listing.
+        Raises `CorruptObjectError` if the objects of the log contradict each other or the listing.
         """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
             raise InputError("an index of a remote segment cannot be read in ranges", path=path)
-        stored = self._objects.open(file.name + LOG_SUFFIX)
+        log_object = self._objects.open(file.name + LOG_SUFFIX)
         try:
-            log = stored
+            log = log_object
             if self._layout is Layout.AIVEN:
-                log = ChunkedLog(path, stored, *self._segment(file.name), self._chunks)
+                log = ChunkedLog(path, log_object, *self._read_segment(file.name), self._chunks)
             if file.limit_bytes is not None:
                 return LimitedLog(path, log, file.limit_bytes)
             if info is not None and info.size_bytes != log.size_bytes:
                 raise CorruptObjectError(
-                    "the log of the segment has another size than was recorded of its upload",
-                    path=stored.path,
+                    "the size of the log differs from the size recorded at its upload",
+                    path=log_object.path,
                     expected=info.size_bytes,
                     found=log.size_bytes,
                 )
         except KafkaIndexError:
-            stored.close()
+            log_object.close()
             raise
         return log
 
@@ -438,36 +436,32 @@ class TieredStore(ReadOnlyStore):
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
         """Not supported: segments are listed from the underlying store."""
-        self._unsupported(path)
+        self._refuse_listing(path)
 
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
         """Not supported: segments are listed from the underlying store."""
-        self._unsupported(path)
+        self._refuse_listing(path)
 
     def manifest(self, name: str) -> SegmentManifest:
         """Return the manifest of a segment, by the path of its objects without suffix."""
-        return self._segment(name)[0]
+        return self._read_segment(name)[0]
 
-    def _segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
-        found = self._segments.get(name)
-        if found is not None:
-            return found
+    def _load_segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
         manifest = read_manifest(self._objects, name)
         decryption = None
         if manifest.encryption is not None:
-            decryption = self._keys.open(manifest.encryption, manifest.path)
-        self._segments.put(name, (manifest, decryption))
+            decryption = self._keys.decrypt(manifest.encryption, manifest.path)
         return manifest, decryption
 
     def _read_index(self, name: str, suffix: str) -> bytes:
-        manifest, decryption = self._segment(name)
+        manifest, decryption = self._read_segment(name)
         index = manifest.indexes.get(suffix)
         if index is None:
             raise FileNotFoundError(name + suffix)
         if not index.size_bytes:
             return b""
         path = name + INDEXES_SUFFIX
-        data = self._indexes_object(path)
+        data = self._read_indexes(path)
         if len(data) != manifest.indexes_size_bytes:
             raise CorruptObjectError(
                 "the size of the indexes object differs from its manifest",
@@ -487,40 +481,35 @@ class TieredStore(ReadOnlyStore):
                 position_bytes=index.position_bytes,
             ) from error
 
-    def _indexes_object(self, path: str) -> bytes:
-        """Return all indexes of a segment; one request for all costs as much as for one."""
-        kept = self._indexes.get(path)
-        if kept is not None:
-            return kept
+    def _load_indexes(self, path: str) -> bytes:
+        """Return all indexes of a segment: one request for all costs as much as for one index."""
         try:
-            data = self._objects.read(path)
+            return self._objects.read(path)
         except FileNotFoundError:
             raise CorruptObjectError("the indexes of the segment are missing", path=path) from None
-        self._indexes.put(path, data)
-        return data
 
     @staticmethod
-    def _unsupported(path: str) -> NoReturn:
+    def _refuse_listing(path: str) -> NoReturn:
         raise InputError("the files of a remote segment cannot be listed", path=path)
 
 
 def read_manifest(objects: Store, name: str) -> SegmentManifest:
     """Read the manifest of a segment; `name` is the path of its objects without a suffix.
 
-    Raises `CorruptObjectError` if it is missing, damaged or belongs to another segment, and
-    `InputError` for another version.
+    Raises `CorruptObjectError` if the manifest is missing, damaged or belongs to another segment,
+    and `InputError` if its version is not supported.
     """
     path = name + MANIFEST_SUFFIX
     try:
         manifest = parse_manifest(objects.read(path), path)
     except FileNotFoundError:
         raise CorruptObjectError("the segment has no manifest", path=path) from None
-    named = (
+    manifest_name = (
         f"{manifest.topic}-{manifest.topic_id}/{manifest.partition}/"
         f"{manifest.start_offset:020d}-{manifest.segment_id}"
     )
-    if not name.endswith(named):
+    if not name.endswith(manifest_name):
         raise CorruptObjectError(
-            "the manifest belongs to another segment", path=path, expected=name, found=named
+            "the manifest belongs to another segment", path=path, expected=name, found=manifest_name
         )
     return manifest

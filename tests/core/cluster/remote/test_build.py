@@ -104,7 +104,7 @@ def test_unreadable_segment_is_a_row_with_object_and_chunk(tmp_path: Path) -> No
     (failed,) = (row for row in rows if row["status"] == "failed")
     assert failed["log_path"] == at.file(key, ".log")
     assert str(log) in failed["reason"]
-    assert "cannot be read: its GCM tag does not fit" in failed["reason"]
+    assert "cannot be read: the GCM tag does not match" in failed["reason"]
 
 
 def test_build_of_remote_objects_only_reports_the_start_as_a_lower_bound(

@@ -233,7 +233,7 @@ def test_encrypted_segment_without_its_key_is_unreadable_with_a_hint() -> None:
     )
 
     assert result.returncode == 1
-    assert "give its private key, --tiered-key gk-" in result.stderr
+    assert "private key is missing: give --tiered-key gk-" in result.stderr
 
 
 _ORDER = [("topic", "ascending"), ("partition", "ascending"), ("offset", "ascending")]

@@ -163,7 +163,7 @@ def test_truncated_object_is_rejected_by_its_size(name: str, tmp_path: Path) -> 
     at, key, log = _copy(setting(name), tmp_path, 1)
     log.write_bytes(log.read_bytes()[:-1])
 
-    with pytest.raises(CorruptObjectError, match="the log object is truncated") as caught:
+    with pytest.raises(CorruptObjectError, match="the size of the log object differs") as caught:
         _read(at, key)
 
     assert caught.value.path == str(log)
@@ -217,7 +217,10 @@ def test_missing_key_pair_is_reported_by_name() -> None:
     at = setting("aiven-enc")
     path = at.file(next(at.segments()), ".log")
 
-    with keys(()), pytest.raises(InputError, match="give its private key, --tiered-key gk-1=FILE"):
+    with (
+        keys(()),
+        pytest.raises(InputError, match="private key is missing: give --tiered-key gk-1=FILE"),
+    ):
         store_of(path).read(path)
 
 
@@ -239,7 +242,7 @@ def test_file_without_a_private_key_is_rejected_without_its_content(
     with keys((("gk-1", str(file)),)), pytest.raises(InputError) as caught:
         store_of(path).read(path)
 
-    assert caught.value.message == "not an RSA private key that can be read"
+    assert caught.value.message == "the file is not a readable RSA private key"
     assert caught.value.path == str(file)
     assert caught.value.__cause__ is None
     assert caught.value.__context__ is None
@@ -298,7 +301,7 @@ def test_data_key_of_another_size_is_rejected(key: RSA.RsaKey, size: int) -> Non
     ring = KeyRing(dict(setting("aiven-enc").keys))
 
     with pytest.raises(CorruptObjectError, match="cannot be decrypted"):
-        ring.open(EncryptedDataKey("gk-1", data_key, b""), "a.rsm-manifest")
+        ring.decrypt(EncryptedDataKey("gk-1", data_key, b""), "a.rsm-manifest")
 
 
 def test_message_that_was_altered_anywhere_is_rejected(

@@ -194,8 +194,8 @@ def fetch_little(
 ) -> None:
     """Fetch no more than is needed, or without a plan."""
     patch.setattr(fetched_file, "MAX_GAP_BYTES", gap_pages * PAGE)
-    patch.setattr(fetched_file, "_FIRST_AHEAD_BYTES", PAGE)
-    patch.setattr(fetched_file, "MAX_KEPT_BYTES", 4 * PAGE)
+    patch.setattr(fetched_file, "_FIRST_FETCH_BYTES", PAGE)
+    patch.setattr(fetched_file, "MAX_RESIDENT_BYTES", 4 * PAGE)
     patch.setattr(log_segment, "MAX_READ_BYTES", read_pages * PAGE)
     if not planned:
         patch.setattr(fetched_file.FetchedFile, "request", lambda *_, **__: None)

@@ -275,12 +275,12 @@ def after_a_chunk(path: Path, change: Callable[..., object], *, verify_crc: bool
 @pytest.mark.parametrize(
     ("change", "how"),
     [
-        (lambda path: path.open("ab").write(SOUND), "it grew"),
-        (lambda path: os.truncate(path, 2 << 18), "it was truncated"),
-        (lambda path: os.truncate(path, 0), "it was truncated"),
-        (lambda path: path.with_name("new").rename(path), "it was replaced"),
-        (lambda path: path.unlink(), "it was removed"),
-        (lambda path: os.utime(path, ns=(0, time.time_ns() + 10**9)), "it was modified"),
+        (lambda path: path.open("ab").write(SOUND), "grew"),
+        (lambda path: os.truncate(path, 2 << 18), "truncated"),
+        (lambda path: os.truncate(path, 0), "truncated"),
+        (lambda path: path.with_name("new").rename(path), "replaced"),
+        (lambda path: path.unlink(), ": removed"),
+        (lambda path: os.utime(path, ns=(0, time.time_ns() + 10**9)), ": modified"),
     ],
     ids=["grown", "cut", "emptied", "replaced", "removed", "modified"],
 )
