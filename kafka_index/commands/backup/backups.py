@@ -610,24 +610,11 @@ class _GarbageCollector:
         waiting_manifests = collectable_by_key.keys() - collectable_keys
         self.waiting_manifests = len(waiting_manifests) + self._dry_expirations
         # Another expiration may move an active manifest, which then waits for its collection.
-        folders_by_key: dict[tuple[str, int], tuple[str, ...]] = dict.fromkeys(
-            waiting_manifests, (EXPIRED_FOLDER,)
-        )
-        folders_by_key |= dict.fromkeys(active_keys, (BACKUPS_FOLDER, EXPIRED_FOLDER))
-        referenced_names_by_folder: defaultdict[str, _ReferencedNames] = defaultdict(
-            _ReferencedNames
-        )
-        for stored_manifest in map_requests(
-            self._read_manifest,
-            sorted(folders_by_key.items()),
-            threads=READS_AT_A_TIME,
-            name="manifests",
-        ):
-            for partition in stored_manifest.parse().partitions if stored_manifest else ():
-                referenced_names_by_folder[partition.folder].add(partition)
-        referenced_names = {
-            folder: referenced.names for folder, referenced in referenced_names_by_folder.items()
+        folders_by_key = {
+            **dict.fromkeys(waiting_manifests, (EXPIRED_FOLDER,)),
+            **dict.fromkeys(active_keys, (BACKUPS_FOLDER, EXPIRED_FOLDER)),
         }
+        referenced_names = self._read_referenced_names(folders_by_key)
         if dry_run:
             for objects in self._list_unreferenced(referenced_names):
                 self._count_deleted(*objects.values())
@@ -677,14 +664,24 @@ class _GarbageCollector:
             if node_id is not None:
                 yield (backup_id, node_id), mtime_ns < collectable_ns
 
-    def _read_manifest(
-        self, keyed_folders: tuple[tuple[str, int], tuple[str, ...]]
-    ) -> StoredManifest | None:
-        """Return a manifest; None if another expiration has deleted the manifest."""
-        key, folders = keyed_folders
-        with suppress(MissingManifestError):
-            return self._repository.stored_manifest(*key, folders)
-        return None
+    def _read_referenced_names(
+        self, folders_by_key: Mapping[tuple[str, int], tuple[str, ...]]
+    ) -> dict[str, set[str]]:
+        """Return the names of the objects in manifests, keyed by folder of the partition."""
+
+        def read_manifest(key: tuple[str, int]) -> StoredManifest | None:
+            # Another expiration may have deleted the manifest.
+            with suppress(MissingManifestError):
+                return self._repository.stored_manifest(*key, folders_by_key[key])
+            return None
+
+        references: defaultdict[str, _ReferencedNames] = defaultdict(_ReferencedNames)
+        for stored_manifest in map_requests(
+            read_manifest, sorted(folders_by_key), threads=READS_AT_A_TIME, name="manifests"
+        ):
+            for partition in stored_manifest.parse().partitions if stored_manifest else ():
+                references[partition.folder].add(partition)
+        return {folder: referenced.names for folder, referenced in references.items()}
 
     def _list_unreferenced(
         self, referenced_names: Mapping[str, set[str]]

@@ -299,7 +299,6 @@ class CapturedPartition:
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
 
-#: Inspected partitions.
 InspectedPartitions = dict[TopicPartition, CapturedPartition]
 
 

@@ -455,7 +455,7 @@ def _read_aws_environment() -> Mapping[str, str]:
 
 
 def _has_role(settings: Mapping[str, str]) -> bool:
-    """Return whether the instance has a role; the library would retry for minutes to find out."""
+    """Return whether the instance has a role. The library itself would retry for minutes."""
     if settings.get("aws_ec2_metadata_disabled", "").lower() == "true":
         return False
     if "aws_metadata_endpoint" in settings:

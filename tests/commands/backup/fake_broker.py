@@ -175,10 +175,10 @@ class StoppedBroker:
 
     def change(self) -> None:
         for name in PARTITIONS:
-            wanted = self._draw.choice(_LENGTHS) * RECORDS
-            self.fake_broker.truncate_log(name, min(wanted, self.fake_broker.ends[name]))
+            size_bytes = self._draw.choice(_LENGTHS) * RECORDS
+            self.fake_broker.truncate_log(name, min(size_bytes, self.fake_broker.ends[name]))
             for length in _LENGTHS:
-                missing = min(wanted, length * RECORDS) - self.fake_broker.ends[name]
+                missing = min(size_bytes, length * RECORDS) - self.fake_broker.ends[name]
                 if missing > 0:
                     self.fake_broker.append(name, missing // RECORDS)
                     if length in _ROLLED:
@@ -204,10 +204,10 @@ def back_up(
     repository: Path | str,
     *,
     before: Mapping[str, Callable[[], object]] | None = None,
-    **given: Any,
+    **request_fields: Any,
 ) -> tuple[BackupResult, Manifest]:
     """Make a backup; functions are called before its steps, by their names."""
-    return make_in_steps(replace(request_of(broker, repository), **given), before=before)
+    return make_in_steps(replace(request_of(broker, repository), **request_fields), before=before)
 
 
 def make_in_steps(

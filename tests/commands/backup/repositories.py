@@ -61,12 +61,12 @@ def make_backup(
 NEWEST_ONLY: dict[str, Any] = {"keep_daily": 0, "keep_weekly": 0, "keep_monthly": 0}
 
 
-def verify(root: str, **given: Any) -> VerifyBackupsResult:
-    return verify_backups(VerifyBackupsRequest(uri=root, **given))
+def verify(root: str, **request_fields: Any) -> VerifyBackupsResult:
+    return verify_backups(VerifyBackupsRequest(uri=root, **request_fields))
 
 
-def expire(root: str, **given: Any) -> ExpireBackupsResult:
-    return expire_backups(ExpireBackupsRequest(uri=root, **given))
+def expire(root: str, **request_fields: Any) -> ExpireBackupsResult:
+    return expire_backups(ExpireBackupsRequest(uri=root, **request_fields))
 
 
 def earlier_dump(target: Path, name: str, end_offset: int) -> Path:

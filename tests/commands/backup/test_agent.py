@@ -100,7 +100,11 @@ def test_agent_counters_continue_after_a_restart(tmp_path: Path) -> None:
         monitor.on_backup(made_now(is_partial=number == 2), 100)
         monitor.on_failure(InputError("no"))
     result = metrics(tmp_path / "backup.prom")
-    assert [result[f"backups_total {each}"] for each in ("done", "partial", "failed")] == [2, 1, 3]
+    assert [result[f"backups_total {outcome}"] for outcome in ("done", "partial", "failed")] == [
+        2,
+        1,
+        3,
+    ]
     assert result["uploaded_bytes_total"] == 2100
     (tmp_path / "backup.prom").write_bytes(b"\xff not metrics")
     Monitor(1, path, None).on_backup(made_now(), 100)
@@ -126,17 +130,17 @@ class Clock:
 def times_of(
     back_up: Callable[[], BackupResult], clock: Clock, monitor: Monitor | None = None
 ) -> list[float]:
-    done: list[float] = []
+    start_times: list[float] = []
 
     def recorded() -> BackupResult:
         result = back_up()
-        done.append(clock.now)
+        start_times.append(clock.now)
         return result
 
     agent = Agent(recorded, monitor or Monitor(1, None, None), lambda: clock.now, clock.sleep)
     with pytest.raises(EndedError):
         agent.run_every(300)
-    return done
+    return start_times
 
 
 def test_agent_backs_up_at_once_and_then_at_multiples_of_the_period(tmp_path: Path) -> None:

@@ -61,8 +61,8 @@ def backup(
         root = str(scratch / "repo@home" / "kafka")
     else:
         root = f"{request.getfixturevalue('module_bucket')}/backups/kafka"
-    with repository_of_dump(root, scratch) as given:
-        yield given
+    with repository_of_dump(root, scratch) as input_path:
+        yield input_path
 
 
 def without_paths(rows: Any) -> list[str]:
@@ -72,8 +72,10 @@ def without_paths(rows: Any) -> list[str]:
             dict(zip(rows.column_names, values, strict=True))
             for values in zip(*(_plain(column) for column in rows.columns), strict=True)
         ]
-    kept = ({name: value for name, value in row.items() if name not in PLACES} for row in rows)
-    return sorted(json.dumps(row, default=str, sort_keys=True) for row in kept)
+    rows_without_paths = (
+        {name: value for name, value in row.items() if name not in PLACES} for row in rows
+    )
+    return sorted(json.dumps(row, default=str, sort_keys=True) for row in rows_without_paths)
 
 
 def _plain(column: pa.ChunkedArray) -> list[Any]:
@@ -101,16 +103,16 @@ def printed(command: str, *arguments: object) -> list[str]:
 @pytest.mark.parametrize(
     "run",
     [
-        lambda given: printed("cat", "payments", "--input", given, "--format", "json"),
-        lambda given: printed(
-            "cat", "imported-history", "-p", 1, "--input", given, "--format", "json"
+        lambda input_path: printed("cat", "payments", "--input", input_path, "--format", "json"),
+        lambda input_path: printed(
+            "cat", "imported-history", "-p", 1, "--input", input_path, "--format", "json"
         ),
-        lambda given: printed("find", "--input", given, "--key-regex", ".*7.*", "--json"),
-        lambda given: printed("metadata", given, "--what", "partitions", "--json"),
-        lambda given: printed("metadata", given, "--what", "groups", "--json"),
-        lambda given: printed("metadata", given, "--what", "lag", "--json"),
-        lambda given: printed("metadata", given, "--what", "transactions", "--json"),
-        lambda given: printed("metadata", given, "--what", "producers", "--json"),
+        lambda input_path: printed("find", "--input", input_path, "--key-regex", ".*7.*", "--json"),
+        lambda input_path: printed("metadata", input_path, "--what", "partitions", "--json"),
+        lambda input_path: printed("metadata", input_path, "--what", "groups", "--json"),
+        lambda input_path: printed("metadata", input_path, "--what", "lag", "--json"),
+        lambda input_path: printed("metadata", input_path, "--what", "transactions", "--json"),
+        lambda input_path: printed("metadata", input_path, "--what", "producers", "--json"),
     ],
     ids=[
         "cat",
@@ -140,12 +142,12 @@ def test_records_of_a_backup_equal_records_of_the_dump(backup: str) -> None:
         "headers",
         "leader_epoch",
     ]
-    found, expected = (
-        kafka_index.read_records(each, columns=columns, isolation="read_committed").read_all()
-        for each in (backup, DUMP)
+    actual, expected = (
+        kafka_index.read_records(input_path, columns=columns, isolation="read_committed").read_all()
+        for input_path in (backup, DUMP)
     )
     assert expected.num_rows > 50_000
-    assert in_order(found).equals(in_order(expected))
+    assert in_order(actual).equals(in_order(expected))
 
 
 def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
@@ -161,14 +163,15 @@ def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
         for topic, partition in names
         for _ in range(40)
     ]
-    found, expected = (
-        kafka_index.lookup_offsets(each, queries, resolve="record") for each in (backup, DUMP)
+    actual, expected = (
+        kafka_index.lookup_offsets(input_path, queries, resolve="record")
+        for input_path in (backup, DUMP)
     )
-    assert without_paths(pa.table(found)) == without_paths(pa.table(expected))
+    assert without_paths(pa.table(actual)) == without_paths(pa.table(expected))
 
     times = kafka_index.read_records(DUMP, topics="payments|page-views").read_all()
     moments = times.column("timestamp").cast(pa.int64()).to_pylist()
-    asked = [
+    time_queries = [
         {
             "topic": topic,
             "partition": partition,
@@ -178,25 +181,26 @@ def test_lookups_in_a_backup_equal_lookups_in_the_dump(backup: str) -> None:
         for nudge in (-1, 0, 1)
         for _ in range(10)
     ]
-    found, expected = (
-        kafka_index.lookup_timestamps(each, asked, resolve="record") for each in (backup, DUMP)
+    actual, expected = (
+        kafka_index.lookup_timestamps(input_path, time_queries, resolve="record")
+        for input_path in (backup, DUMP)
     )
-    assert without_paths(pa.table(found)) == without_paths(pa.table(expected))
+    assert without_paths(pa.table(actual)) == without_paths(pa.table(expected))
 
 
 def test_verify_of_a_backup_reports_intact_logs(backup: str) -> None:
-    found, expected = kafka_index.verify(backup), kafka_index.verify(DUMP)
-    assert found.ok
+    actual, expected = kafka_index.verify(backup), kafka_index.verify(DUMP)
+    assert actual.ok
     # Snapshots and index files are none of a backup, and whether they are there is no damage.
     logs = [
         sorted(
             {
                 (row["topic"], row["partition"], row["class"])
-                for row in each.to_arrow().to_pylist()
+                for row in result.to_arrow().to_pylist()
                 if row["kind"] in ("log", "partition")
             }
         )
-        for each in (found, expected)
+        for result in (actual, expected)
     ]
     assert logs[0] == logs[1]
     copies = run_here("verify", "--input", DUMP, "--against", backup)
@@ -205,10 +209,12 @@ def test_verify_of_a_backup_reports_intact_logs(backup: str) -> None:
 
 
 def test_export_of_a_backup_equals_export_of_the_dump(backup: str, tmp_path: Path) -> None:
-    for name, given in (("backup", backup), ("dump", DUMP)):
-        assert kafka_index.export_records(given, tmp_path / name, topics="payments|app-logs").ok
-    found, expected = (pq.read_table(tmp_path / name) for name in ("backup", "dump"))
-    assert without_paths(found) == without_paths(expected)
+    for name, input_path in (("backup", backup), ("dump", DUMP)):
+        assert kafka_index.export_records(
+            input_path, tmp_path / name, topics="payments|app-logs"
+        ).ok
+    actual, expected = (pq.read_table(tmp_path / name) for name in ("backup", "dump"))
+    assert without_paths(actual) == without_paths(expected)
     # The export of a later run, or of the directory itself, goes on where that of a run ended.
     early = tmp_path / "early"
     first = kafka_index.export_records(
@@ -223,11 +229,11 @@ def test_restored_backup_has_all_records_and_a_safe_start(backup: str, tmp_path:
     output = tmp_path / "restored"
     assert kafka_index.restore_dump(backup, output).ok
     # All topics but the metadata log, which is a new one.
-    found, expected = (
-        kafka_index.read_records(each, topics="(?!__cluster).*").read_all()
-        for each in (output, DUMP)
+    actual, expected = (
+        kafka_index.read_records(input_path, topics="(?!__cluster).*").read_all()
+        for input_path in (output, DUMP)
     )
-    assert in_order(found).equals(in_order(expected))
+    assert in_order(actual).equals(in_order(expected))
     assert kafka_index.verify(output).ok
     assert kafka_index.predict(output).verdict == "safe"
 
@@ -239,8 +245,8 @@ def test_files_of_a_backup_are_dumped_by_their_path(backup: str) -> None:
     assert actual == expected
     checkpoint = run_here("dump", f"{run}/replication-offset-checkpoint")
     assert "payments" in checkpoint.stdout
-    one = kafka_index.read_records(f"{run}/payments-0").read_all()
-    assert one.num_rows == kafka_index.read_records(DUMP / "payments-0").read_all().num_rows
+    records = kafka_index.read_records(f"{run}/payments-0").read_all()
+    assert records.num_rows == kafka_index.read_records(DUMP / "payments-0").read_all().num_rows
 
 
 def test_log_of_a_backup_is_the_concatenation_of_its_chunks(tmp_path: Path) -> None:
@@ -248,15 +254,17 @@ def test_log_of_a_backup_is_the_concatenation_of_its_chunks(tmp_path: Path) -> N
     with repository_of_dump(root, tmp_path):
         pass
     page = (ROOT / "docs" / "backup.md").read_text(encoding="utf-8")
-    (script,) = (each for each in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in each)
-    for given, own in (
+    (script,) = (
+        block for block in re.findall(r"```sh\n(.+?)```", page, re.DOTALL) if "jq" in block
+    )
+    for documented, replacement in (
         ("20261120T120000.000Z", backup_id_at(LATER)),
         ('"orders"', '"payments"'),
         ("data/orders-0-*", "data/payments-0-*"),
         ("> 0000", f"> {tmp_path}/0000"),
     ):
-        assert given in script
-        script = script.replace(given, own)
+        assert documented in script
+        script = script.replace(documented, replacement)
     if any(shutil.which(name) is None for name in ("zstd", "jq", "xxd", "base64")):
         pytest.skip("zstd, jq and xxd are not installed")
     subprocess.run(["sh", "-c", script], check=True, cwd=root)
@@ -298,7 +306,7 @@ def test_backup_is_selected_by_name_or_time(selector: str, end: int, backup: str
 @pytest.mark.parametrize(
     ("selector", "message"),
     [
-        (f"@ms:{EARLIER - 1}", "no complete backup is at or before 2025-11-13T02:13:19.999Z"),
+        (f"@ms:{EARLIER - 1}", "no complete backup at or before 2025-11-13T02:13:19.999Z"),
         ("@20200101T000000.000Z", "the repository has no backup 20200101T000000.000Z"),
         ("@some-day", "'some-day' is neither milliseconds nor a time"),
         ("/elsewhere", "not a repository of backups"),
@@ -342,7 +350,11 @@ def damaged(backup: str, tmp_path: Path, change: Callable[[str, bytes], None]) -
             f"{backup.removeprefix('backup:')}-{hashlib.sha256(str(tmp_path).encode()).hexdigest()}"
         )
     cut = make_backup(root, DUMP, time_ms=EARLIER)
-    partition = next(each for each in cut.partitions if each.topic == "payments")
+    partition = next(
+        partition_backup
+        for partition_backup in cut.partitions
+        if partition_backup.topic == "payments"
+    )
     path = f"{root}/{partition.folder}/{partition.chunks[0].object_name}"
     change(path, store_of(path).read(path))
     return f"backup:{root}", path
@@ -385,16 +397,16 @@ ALTERED = r"an object of backup 20251113T021320\.000Z is altered "
 def test_missing_or_altered_object_is_reported_with_its_path(
     change: Callable[[str, bytes], None], message: str, backup: str, tmp_path: Path
 ) -> None:
-    given, path = damaged(backup, tmp_path, change)
-    result = kafka_index.verify(given, topics="payments")
+    input_path, path = damaged(backup, tmp_path, change)
+    result = kafka_index.verify(input_path, topics="payments")
     assert not result.ok
     told = [str(row) for row in result.to_arrow().to_pylist() if row["harmful"]]
-    assert any(path in each for each in told), told
-    restored = kafka_index.restore_dump(given, tmp_path / "out", topics="payments")
+    assert any(path in line for line in told), told
+    restored = kafka_index.restore_dump(input_path, tmp_path / "out", topics="payments")
     told = [row["reason"] or "" for row in restored.to_arrow().to_pylist()]
-    assert any(path in each and re.search(message, each) for each in told), told
+    assert any(path in line and re.search(message, line) for line in told), told
     # Other partitions are read.
-    assert kafka_index.read_records(given, topics="app-logs").read_all().num_rows
+    assert kafka_index.read_records(input_path, topics="app-logs").read_all().num_rows
 
 
 def test_backup_path_is_accepted_like_a_path() -> None:

@@ -36,7 +36,7 @@ _Found = TypeVar("_Found")
 
 def at_once(*works: Callable[[], _Found]) -> list[_Found]:
     with ThreadPoolExecutor(len(works)) as threads:
-        return [each.result() for each in [threads.submit(work) for work in works]]
+        return [future.result() for future in [threads.submit(work) for work in works]]
 
 
 def opened(
@@ -62,7 +62,7 @@ def test_brokers_that_join_in_time_share_a_backup(tmp_path: Path) -> None:
     for number in range(20):
         root = tmp_path / str(number)
         result = at_once(*(partial(opened, root, node) for node in THREE))
-        assert len({each.backup_id for each in result}) == 1
+        assert len({barrier.backup_id for barrier in result}) == 1
 
 
 def test_barrier_of_a_killed_broker_is_opened_by_the_next_broker(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_barrier_of_a_killed_broker_is_opened_by_the_next_broker(tmp_path: Path)
     (tmp_path / "barriers" / "0000000002").mkdir()
     later = now_ms() + 120_000
     result = at_once(*(partial(opened, tmp_path, node, now=lambda: later) for node in THREE))
-    assert len({each.backup_id for each in result}) == 1
+    assert len({barrier.backup_id for barrier in result}) == 1
     assert (tmp_path / "barriers" / "0000000002" / "open.json").is_file()
 
 
@@ -116,12 +116,12 @@ def test_backup_proceeds_without_an_absent_broker(tmp_path: Path) -> None:
 
 def test_late_broker_opens_its_own_backup(tmp_path: Path) -> None:
     early = [opened(tmp_path, node, timeout_s=SHORT_S) for node in (1, 2)]
-    at_once(*(each.await_capture for each in early))
+    at_once(*(barrier.await_capture for barrier in early))
     late = opened(tmp_path, 3, timeout_s=SHORT_S)
     assert late.backup_id > early[0].backup_id
     late.await_capture()
     assert late.await_others() == (3,)
-    assert at_once(*(each.await_others for each in early)) == [(1, 2)] * 2
+    assert at_once(*(barrier.await_others for barrier in early)) == [(1, 2)] * 2
 
 
 def test_joined_broker_that_captures_late_gets_an_error(tmp_path: Path) -> None:
@@ -156,10 +156,10 @@ def test_broker_that_joins_a_closing_stage_is_late(
 
 def test_restarted_agent_is_distinguished_from_its_killed_process(tmp_path: Path) -> None:
     killed = opened(tmp_path, 1)
-    again = opened(tmp_path, 1)
-    assert again.backup_id > killed.backup_id
-    other = opened(tmp_path, 2)
-    assert other.backup_id == again.backup_id
+    restarted_barrier = opened(tmp_path, 1)
+    assert restarted_barrier.backup_id > killed.backup_id
+    other_barrier = opened(tmp_path, 2)
+    assert other_barrier.backup_id == restarted_barrier.backup_id
 
 
 def test_abandoned_barrier_is_not_joined(tmp_path: Path) -> None:
@@ -190,9 +190,9 @@ def test_partition_without_a_leader_is_stored_by_all_replicas(tmp_path: Path) ->
         meeting.await_capture()
         meeting.await_others()
         # The second leader could not take its partition.
-        taken = {led[node_id]} - {"data/b"}
-        others = {folder: at for folder, at in leaders.items() if folder != led[node_id]}
-        return meeting.await_leaders(taken, others)
+        stored_folders = {led[node_id]} - {"data/b"}
+        followed_leaders = {folder: at for folder, at in leaders.items() if folder != led[node_id]}
+        return meeting.await_leaders(stored_folders, followed_leaders)
 
     first, second, third = at_once(*(partial(take, node) for node in THREE))
     assert first == third == {"data/b", "data/d", "data/e"}
@@ -218,10 +218,10 @@ def test_brokers_capture_at_an_agreed_time(tmp_path: Path) -> None:
         assert meeting.await_others() == ()
         return first, now_ms()
 
-    times = at_once(*(partial(take, each) for each in meetings))
-    assert min(each for each, _ in times) >= at_ms
-    assert max(each for each, _ in times) < min(each for _, each in times)
-    assert {each.backup_id for each in meetings} == {backup_id_at(at_ms)}
+    times = at_once(*(partial(take, meeting) for meeting in meetings))
+    assert min(captured_ms for captured_ms, _ in times) >= at_ms
+    assert max(captured_ms for captured_ms, _ in times) < min(others_ms for _, others_ms in times)
+    assert {meeting.backup_id for meeting in meetings} == {backup_id_at(at_ms)}
     with pytest.raises(BarrierMissedError, match="has passed"):
         meetings[0].await_capture()
 
@@ -235,7 +235,7 @@ def test_barrier_objects_are_expired_except_those_of_the_newest_barrier(tmp_path
     old = {
         path.removeprefix(f"{tmp_path}/barriers/") for path in expired_barriers(str(tmp_path), 2500)
     }
-    assert {each.partition("/")[0] for each in old} == {
+    assert {object_path.partition("/")[0] for object_path in old} == {
         "0000000001",
         "0000000002",
         backup_id_at(1500),
@@ -265,14 +265,14 @@ def test_brokers_at_random_barriers_agree_on_the_members(tmp_path: Path, seed: i
                 meeting.await_capture()
                 time.sleep(cuts_after)
                 first = time.monotonic()
-                others = meeting.await_others()
+                members = meeting.await_others()
             except BarrierMissedError:
                 cuts_after = 0.0
                 continue
             with lock:
                 cuts.setdefault(meeting.backup_id, []).append(first)
                 rests.setdefault(meeting.backup_id, []).append(time.monotonic())
-                met.setdefault(meeting.backup_id, set()).add(others)
+                met.setdefault(meeting.backup_id, set()).add(members)
             return
         raise AssertionError("always late")
 

@@ -35,11 +35,13 @@ class _Run:
         if rng.random() < 0.3:
             history.expire()
         history.run(rng.randrange(20, 300))
-        settled = history.moment
+        settled_moment = history.moment
         history.now_ms += 1
         self.begun_ms = history.now_ms
         history.run(1 + rng.randrange(apart))
-        self.cuts = {state: rng.randrange(settled, history.moment + 1) for state in history.states}
+        self.cuts = {
+            state: rng.randrange(settled_moment, history.moment + 1) for state in history.states
+        }
         first = max(self.cuts.values())
         history.run(rng.randrange(80))
         self.cuts |= {
@@ -47,7 +49,7 @@ class _Run:
         }
         history.run(20)
         self.directories = dict(history.write(root, self.cuts))
-        self._settled = settled
+        self._settled = settled_moment
         self._parts = random.Random(seed)
 
     def random_ends(self, rng: random.Random) -> dict[TopicPartition, int]:
@@ -59,7 +61,9 @@ class _Run:
         return {
             partition: end
             for partition, end in result.items()
-            if any(each.offset >= end for each in self.history.cut(partition, self.cuts[partition]))
+            if any(
+                append.offset >= end for append in self.history.cut(partition, self.cuts[partition])
+            )
         }
 
     def logs(self, ends: Mapping[TopicPartition, int]) -> list[BackupLog]:
@@ -76,17 +80,19 @@ class _Run:
         ]
 
     def _offset(self, partition: TopicPartition, moment: int) -> int:
-        later = [each.offset for each in self.history.logs[partition] if each.moment >= moment]
+        later = [
+            append.offset for append in self.history.logs[partition] if append.moment >= moment
+        ]
         return later[0] if later else _NEVER
 
     def _random_parts(self, partition: TopicPartition) -> list[tuple[int, int]]:
         """Parts that begin where segments do, and between."""
         begin = {int(path.stem) for path in self.directories[partition].iterdir()}
         parts: list[tuple[int, int]] = []
-        for each in self.history.cut(partition, self.cuts[partition]):
-            if not parts or each.offset in begin or self._parts.random() < 0.3:
-                parts.append((each.offset, 0))
-            parts[-1] = parts[-1][0], parts[-1][1] + len(each.data)
+        for append in self.history.cut(partition, self.cuts[partition]):
+            if not parts or append.offset in begin or self._parts.random() < 0.3:
+                parts.append((append.offset, 0))
+            parts[-1] = parts[-1][0], parts[-1][1] + len(append.data)
         return parts
 
     def clamped(
@@ -105,18 +111,20 @@ class _Run:
         for partition in cuts:
             if partition in ends and partition not in PARTITIONS:
                 (append,) = [
-                    each for each in self.history.logs[partition] if each.offset == ends[partition]
+                    entry
+                    for entry in self.history.logs[partition]
+                    if entry.offset == ends[partition]
                 ]
                 cuts[partition] = append.moment
-        kept = {
+        kept_appends = {
             partition: [
-                each
-                for each in self.history.cut(partition, self.cuts[partition])
-                if each.offset < ends.get(partition, _NEVER)
+                entry
+                for entry in self.history.cut(partition, self.cuts[partition])
+                if entry.offset < ends.get(partition, _NEVER)
             ]
             for partition in PARTITIONS
         }
-        return Kept(self.history, cuts, kept)
+        return Kept(self.history, cuts, kept_appends)
 
 
 class Kept:
@@ -126,11 +134,11 @@ class Kept:
         self,
         history: History,
         cuts: Mapping[TopicPartition, int],
-        kept: Mapping[TopicPartition, list[Append]],
+        appends: Mapping[TopicPartition, list[Append]],
     ) -> None:
         self._history = history
         self._cuts = cuts
-        self.kept = kept
+        self.kept = appends
 
     def knows(self, partition: TopicPartition, append: Append) -> bool:
         """Whether the coordinator of a batch had logged what led to it, when it was cut."""
@@ -148,14 +156,16 @@ class Kept:
             is_decided = transaction.prepared_at is not None and transaction.prepared_at < cut
             is_over = transaction.completed_at is not None and transaction.completed_at < cut
             for partition, listed_at in transaction.listed_at.items():
-                own = [each for each in self.kept[partition] if each.transaction is transaction]
-                records = [each for each in own if not each.is_marker]
-                has_marker = len(records) < len(own)
-                written = transaction.written_at.get(partition, ())
+                transaction_appends = [
+                    append for append in self.kept[partition] if append.transaction is transaction
+                ]
+                records = [append for append in transaction_appends if not append.is_marker]
+                has_marker = len(records) < len(transaction_appends)
+                written_offsets = transaction.written_at.get(partition, ())
                 place = (transaction.number, partition)
                 if has_marker and not is_decided:
                     result.append((*place, "ended by a marker that its coordinator will not write"))
-                if is_decided and len(records) != len(written):
+                if is_decided and len(records) != len(written_offsets):
                     result.append((*place, "records are missing"))
                 if is_over and not has_marker:
                     result.append((*place, "open for ever"))
@@ -192,12 +202,16 @@ def test_logs_are_truncated_to_complete_transactions(
     assert cut_more > _SEEDS / 4
 
 
-def _check_ends(run: _Run, left: Kept, found: Mapping[TopicPartition, int], seed: int) -> None:
+def _check_ends(
+    run: _Run, kept_logs: Kept, end_offsets: Mapping[TopicPartition, int], seed: int
+) -> None:
     """No log has a batch that is not known, none ends early, and states only where they have to."""
     for partition in PARTITIONS:
-        every = run.history.cut(partition, run.cuts[partition])
-        unknown = [each.offset for each in every if not left.knows(partition, each)]
-        assert found.get(partition) == (unknown[0] if unknown else None), (seed, partition)
-    at_once = run.with_ends({each: at for each, at in found.items() if each in PARTITIONS})
-    if any(state in found for state in run.history.states):
+        appends = run.history.cut(partition, run.cuts[partition])
+        unknown = [append.offset for append in appends if not kept_logs.knows(partition, append)]
+        assert end_offsets.get(partition) == (unknown[0] if unknown else None), (seed, partition)
+    at_once = run.with_ends(
+        {key: offset for key, offset in end_offsets.items() if key in PARTITIONS}
+    )
+    if any(state in end_offsets for state in run.history.states):
         assert at_once.torn(), seed

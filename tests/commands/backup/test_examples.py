@@ -32,9 +32,9 @@ def unit(path: Path) -> configparser.ConfigParser:
 
 
 def document(name: str) -> dict[str, Any]:
-    (found,) = yaml.safe_load_all((FOLDER / name).read_text())
-    assert isinstance(found, dict)
-    return found
+    (document,) = yaml.safe_load_all((FOLDER / name).read_text())
+    assert isinstance(document, dict)
+    return document
 
 
 def cron_lines() -> list[re.Match[str]]:
@@ -87,7 +87,14 @@ def with_local_paths(words: Sequence[str], data: Path, tmp_path: Path) -> list[s
     }
     result = []
     for word in words:
-        place = next((each for each in places if word == each or word.startswith(f"{each}/")), None)
+        place = next(
+            (
+                known_place
+                for known_place in places
+                if word == known_place or word.startswith(f"{known_place}/")
+            ),
+            None,
+        )
         result.append(word if place is None else places[place] + word[len(place) :])
     assert not any(word.startswith(("/var", "/run", "s3:")) for word in result)
     number = result.index("--brokers") + 1
@@ -176,5 +183,5 @@ def test_example_systemd_units_are_valid(tmp_path: Path) -> None:
         text=True,
         check=False,
     )
-    ours = [line for line in result.stderr.splitlines() if "kafka-index-backup" in line]
-    assert (result.returncode, ours) == (0, [])
+    unit_lines = [line for line in result.stderr.splitlines() if "kafka-index-backup" in line]
+    assert (result.returncode, unit_lines) == (0, [])

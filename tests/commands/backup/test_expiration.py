@@ -98,7 +98,7 @@ def put_run(
         coordinators_captured_ms=time_ms,
         others_begun_ms=time_ms + 1,
     )
-    written = msgspec.structs.replace(
+    put_manifest = msgspec.structs.replace(
         manifest(chunks=tuple(chunks)),
         backup_id=backup_id_at(time_ms if opened_ms is None else opened_ms),
         node_id=node_id,
@@ -106,15 +106,15 @@ def put_run(
         capture=cut,
         new_bytes=len(f"of {time_ms}"),
     )
-    result.put_manifest(written)
-    return written
+    result.put_manifest(put_manifest)
+    return put_manifest
 
 
-def delete_manifest(root: str, own: Manifest) -> None:
+def delete_manifest(root: str, manifest: Manifest) -> None:
     """Delete a manifest with its head, as if it had never been put."""
     folders = BACKUPS_FOLDER, HEADS_FOLDER
     store_of(root).delete(
-        [manifest_path(root, own.backup_id, own.node_id, folder) for folder in folders]
+        [manifest_path(root, manifest.backup_id, manifest.node_id, folder) for folder in folders]
     )
 
 
@@ -241,8 +241,10 @@ def test_manifest_different_from_its_head_is_reported_as_altered(repository: Rep
     root = repository.root
     put_run(repository, NOON)
     path = manifest_path(root, backup_id_at(NOON), 1)
-    other = msgspec.structs.replace(parse_manifest(store_of(root).read(path), path), new_bytes=1)
-    store_of(root).put(path, encode(other))
+    altered_manifest = msgspec.structs.replace(
+        parse_manifest(store_of(root).read(path), path), new_bytes=1
+    )
+    store_of(root).put(path, encode(altered_manifest))
     result = run_here("backups", "verify", root, "--sample", 0, "--json")
     assert result.returncode == 1
     (row,) = [json.loads(line) for line in result.stdout.splitlines()]
@@ -325,8 +327,10 @@ def test_missing_and_altered_objects_are_reported(
     change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
 ) -> None:
     root = repository.root
-    own = next(partition for partition in stored.partitions if partition.topic == "payments")
-    path = f"{root}/{own.folder}/{own.chunks[1].object_name}"
+    partition_backup = next(
+        partition for partition in stored.partitions if partition.topic == "payments"
+    )
+    path = f"{root}/{partition_backup.folder}/{partition_backup.chunks[1].object_name}"
     data = store_of(path).read(path)
     if change == "delete":
         store_of(path).delete([path])
@@ -350,20 +354,22 @@ def test_verify_reads_only_the_requested_fraction(
     root = repository.root
     read: list[str] = []
     store = store_of(root)
-    kept = type(store).read
+    original_read = type(store).read
 
     def counted(self: object, path: str, *arguments: int) -> bytes:
         read.append(path)
-        return kept(self, path, *arguments)  # type: ignore[arg-type]
+        return original_read(self, path, *arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(type(store), "read", counted)
     assert run_here("backups", "verify", root, "--sample", 0).returncode == 0
     assert not [path for path in read if "/data/" in path]
     read.clear()
     assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
-    some = [path for path in read if "/data/" in path]
-    every = sum(len(partition.chunks) + len(partition.files) for partition in stored.partitions)
-    assert 0 < len(some) == len(set(some)) < every
+    data_paths = [path for path in read if "/data/" in path]
+    object_count = sum(
+        len(partition.chunks) + len(partition.files) for partition in stored.partitions
+    )
+    assert 0 < len(data_paths) == len(set(data_paths)) < object_count
 
 
 def test_chunk_with_a_corrupt_batch_and_a_valid_hash_is_damage(
@@ -477,9 +483,9 @@ def orphans(local: str) -> Manifest:
     return own_backup
 
 
-def restore_objects(repository: Repository, own: Manifest) -> None:
+def restore_objects(repository: Repository, manifest: Manifest) -> None:
     """Put the objects of a run again."""
-    partition = own.partitions[0]
+    partition = manifest.partitions[0]
     for chunk, data in zip(partition.chunks, data_of(NOON - 2), strict=True):
         assert repository.put(f"{partition.folder}/{chunk.object_name}", data)
 
@@ -557,41 +563,41 @@ def test_objects_of_a_running_backup_survive_concurrent_expiration(local: str) -
 
 
 def test_reused_old_object_is_kept(local: str, orphans: Manifest) -> None:
-    again = open_repository(local)
-    assert again.newest(1) is None
+    reopened = open_repository(local)
+    assert reopened.newest(1) is None
     folder = orphans.partitions[0].folder
-    assert again.list_reusable_names(folder) == set()
-    restore_objects(again, orphans)
+    assert reopened.list_reusable_names(folder) == set()
+    restore_objects(reopened, orphans)
     assert expire(local).deleted_objects == 0
-    assert len(again.list_reusable_names(folder)) == 2
+    assert len(reopened.list_reusable_names(folder)) == 2
 
 
 def test_backup_fails_if_a_reused_object_is_deleted_concurrently(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    root, own = local, orphans
+    root, manifest = local, orphans
     monkeypatch.setattr(rules, "SETTLED_S", 0.1)
-    killed, again = open_repository(root), open_repository(root)
-    folder = own.partitions[0].folder
-    path = f"{folder}/{own.partitions[0].chunks[0].object_name}"
+    killed, reopened = open_repository(root), open_repository(root)
+    folder = manifest.partitions[0].folder
+    path = f"{folder}/{manifest.partitions[0].chunks[0].object_name}"
     store = type(store_of(root))
-    kept = store.delete
+    original_delete = store.delete
 
     def put_again_first(self: object, paths: list[str]) -> None:
         # An expiring has looked, and has not deleted yet. The run that puts it again is killed, and
         # the next one finds a young object.
         if f"{root}/{path}" in paths:
             killed.put(path, b"of all runs")
-            assert path.rpartition("/")[2] in again.list_reusable_names(folder)
-        kept(self, paths)  # type: ignore[arg-type]
+            assert path.rpartition("/")[2] in reopened.list_reusable_names(folder)
+        original_delete(self, paths)  # type: ignore[arg-type]
 
     with monkeypatch.context() as patch:
         patch.setattr(store, "delete", put_again_first)
         assert expire(root).deleted_objects == 2
-    for each in (killed, again):
+    for opened_repository in (killed, reopened):
         with pytest.raises(PublishError, match="an object of this backup"):
-            each.put_manifest(own)
-    assert list(again.brokers_by_backup()) == []
+            opened_repository.put_manifest(manifest)
+    assert list(reopened.brokers_by_backup()) == []
 
 
 def test_slow_expiration_keeps_objects_young_at_its_start(
@@ -621,14 +627,14 @@ def test_slow_expiration_keeps_objects_young_at_its_start(
 def test_object_reused_before_its_deletion_is_kept(
     local: str, orphans: Manifest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    again = open_repository(local)
+    reopened = open_repository(local)
     announce = Repository.announce
 
     def commit_first(self: Repository, names: Mapping[str, Iterable[str]]) -> None:
         # An expiring has found old objects, and has not announced them yet.
         monkeypatch.undo()
-        restore_objects(again, orphans)
-        again.put_manifest(orphans)
+        restore_objects(reopened, orphans)
+        reopened.put_manifest(orphans)
         announce(self, names)
 
     monkeypatch.setattr(Repository, "announce", commit_first)
@@ -697,8 +703,8 @@ def test_next_backup_stores_marked_objects_again(
         for partition in first.partitions
         for chunk in (*partition.chunks[:1], *partition.chunks[-1:])
     }
-    whole = {path: store_of(root).read(path) for path in sorted(chunks)}
-    for path, content in whole.items():
+    chunk_data = {path: store_of(root).read(path) for path in sorted(chunks)}
+    for path, content in chunk_data.items():
         if is_flipped:
             store_of(root).put(path, bytes([content[0] ^ 1]) + content[1:])
         else:
@@ -707,10 +713,10 @@ def test_next_backup_stores_marked_objects_again(
     assert run_here("backups", "verify", root).returncode == 1
     assert not below(root, "damaged")
     assert run_here("backups", "verify", root, "--repair").returncode == 1
-    assert len(below(root, "damaged")) == len(whole)
+    assert len(below(root, "damaged")) == len(chunk_data)
 
     make_backup(root, data, time_ms=NOON + 2)
-    assert {path: store_of(root).read(path) for path in whole} == whole
+    assert {path: store_of(root).read(path) for path in chunk_data} == chunk_data
     assert not below(root, "damaged")
     result = run_here("backups", "verify", root)
     assert result.returncode == 0, result.stdout

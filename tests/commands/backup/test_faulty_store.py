@@ -135,8 +135,8 @@ def faulty(s3: S3Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[_
         ThreadPoolExecutor() as pool,
     ):
         processes = tuple(
-            stack.enter_context(each)
-            for each in pool.map(lambda _: KilledRuns(*warm_up, prepared=_PREPARED), brokers)
+            stack.enter_context(runs)
+            for runs in pool.map(lambda _: KilledRuns(*warm_up, prepared=_PREPARED), brokers)
         )
         result = _Faulty(proxy, bucket, folder, brokers, processes)
         for name in (*_BACKUPS, *_OTHERS):
@@ -155,10 +155,10 @@ def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bo
     faulty.change()
     begin_faults()
     try:
-        is_done, found = faulty.act(name)
+        is_done, backups = faulty.act(name)
     finally:
         faulty.proxy.draw(NONE)
-    assert found == expected or not is_done
+    assert backups == expected or not is_done
     if name == "first" and not is_done and not store_of(faulty.root).list_directory(faulty.root):
         return False
     after = faulty.checked()
@@ -166,14 +166,14 @@ def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bo
         assert {*[*before][-1:]} <= {*after} <= {*before}
         return is_done
     assert before.items() <= after.items()
-    more = [own for run, own in after.items() if run not in before]
+    more = [node_ids for run, node_ids in after.items() if run not in before]
     if name not in _BACKUPS:
         assert not more
     elif name != "two":
         assert more == [(1,)] or (not is_done and not more)
     else:
         # Each is in the run of both, or opened one of its own where it came too late.
-        nodes = sorted(node for own in more for node in own)
+        nodes = sorted(node for node_ids in more for node in node_ids)
         assert nodes == [1, 2] or (not is_done and nodes in ([], [1], [2]))
     return is_done
 
@@ -181,11 +181,11 @@ def _is_done(faulty: _Faulty, name: str, begin_faults: Callable[[], None]) -> bo
 @pytest.mark.parametrize("seed", range(_ROUNDS))
 def test_backup_succeeds_if_a_fifth_of_requests_fails(faulty: _Faulty, seed: int) -> None:
     faulty.proxy.clear()
-    done = [
+    results = [
         _is_done(faulty, name, partial(faulty.proxy.draw, MANY)) for name in (*_BACKUPS, *_OTHERS)
     ]
     # The library retries more often than a request fails in a row.
-    assert sum(done) >= len(done) - 1, seed
+    assert sum(results) >= len(results) - 1, seed
     faulty.next_takes_all()
     assert {request.fault for request in faulty.proxy.requests} > {None, "dropped"}
 

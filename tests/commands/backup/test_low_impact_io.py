@@ -30,11 +30,11 @@ def cold(disk_path: Path) -> Path:
 def read(path: Path, start: int, end: int, step: int = 300_000) -> bytes:
     descriptor = os.open(path, os.O_RDONLY)
     try:
-        found, buffer = b"", memoryview(bytearray(step))
+        data, buffer = b"", memoryview(bytearray(step))
         with LowImpactReader(descriptor, str(path), end, Bandwidth()) as file:
-            while count := file.read_into(start + len(found), buffer):
-                found += buffer[:count]
-        return found
+            while count := file.read_into(start + len(data), buffer):
+                data += buffer[:count]
+        return data
     finally:
         os.close(descriptor)
 

@@ -61,22 +61,22 @@ def manifest(**changes: object) -> Manifest:
 
 
 def test_written_manifest_is_read_back() -> None:
-    written = manifest()
-    assert parse_manifest(encode(written), "m") == written
+    expected = manifest()
+    assert parse_manifest(encode(expected), "m") == expected
 
 
 def test_written_repository_file_is_read_back() -> None:
-    written = RepositoryFile(cluster_id="cluster", brokers=(1, 2))
-    assert parse_repository_file(encode(written), "r") == written
+    expected = RepositoryFile(cluster_id="cluster", brokers=(1, 2))
+    assert parse_repository_file(encode(expected), "r") == expected
 
 
 def test_object_names_contain_hash_and_size() -> None:
     chunk = LogChunk(78, 99, 700, HASH, 1)
     assert chunk.object_name == "00000000000000000078-" + chunk.object_name[21:43] + ".log"
     assert len(chunk.object_name) == 20 + 1 + 22 + 4
-    kept = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH, 1)
-    assert kept.object_name.startswith("00000000000000000100-0000000001-")
-    assert kept.object_name.endswith(".checkpoint")
+    kept_file = KeptFile("00000000000000000100-0000000001.checkpoint", 10, HASH, 1)
+    assert kept_file.object_name.startswith("00000000000000000100-0000000001-")
+    assert kept_file.object_name.endswith(".checkpoint")
     assert KeptFile("quorum-state", 10, HASH, 1).object_name.startswith("quorum-state-")
 
 
@@ -89,13 +89,19 @@ def test_backup_name_contains_its_time(time_ms: int) -> None:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"chunks": (LogChunk(10, 19, 7, HASH, 1), LogChunk(0, 9, 7, HASH, 1))}, "do not ascend"),
-        ({"chunks": (LogChunk(0, 9, 7, HASH, 1), LogChunk(9, 19, 7, HASH, 1))}, "do not ascend"),
-        ({"chunks": (LogChunk(9, 8, 7, HASH, 1),)}, "do not ascend"),
+        (
+            {"chunks": (LogChunk(10, 19, 7, HASH, 1), LogChunk(0, 9, 7, HASH, 1))},
+            "not in offset order",
+        ),
+        (
+            {"chunks": (LogChunk(0, 9, 7, HASH, 1), LogChunk(9, 19, 7, HASH, 1))},
+            "not in offset order",
+        ),
+        ({"chunks": (LogChunk(9, 8, 7, HASH, 1),)}, "not in offset order"),
         ({"end_offset": 19}, "the end offset is below"),
-        ({"start_offset": 21}, "the chunks or the start offset"),
-        ({"directory": 1}, "directory is not in the manifest"),
-        ({"directory": -1}, "directory is not in the manifest"),
+        ({"start_offset": 21}, "below the start offset or the end of the chunks"),
+        ({"directory": 1}, "no data directory with this number"),
+        ({"directory": -1}, "no data directory with this number"),
     ],
 )
 def test_contradictory_manifest_is_rejected(changes: dict[str, object], expected: str) -> None:
@@ -111,7 +117,7 @@ def test_truncated_manifest_is_damage() -> None:
 
 
 def test_manifest_of_another_format_version_is_rejected() -> None:
-    with pytest.raises(InputError, match="another format"):
+    with pytest.raises(InputError, match="unsupported format"):
         parse_manifest(encode(msgspec.structs.replace(manifest(), format=FORMAT + 1)), "m")
 
 

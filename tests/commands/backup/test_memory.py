@@ -81,27 +81,33 @@ def growth_bytes(statements: str, few: str, many: str) -> int:
 @pytest.fixture(scope="module")
 def repositories(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
     """Two repositories of the same partitions, with a few and many runs."""
-    own = tuple(
+    chunks = tuple(
         LogChunk(number * 10, number * 10 + 9, *content_of(b"%d" % number))
         for number in range(_PIECES)
     )
-    seen = tuple(SeenSegment(chunk.base_offset, 1, 2, 3, 10, 10, is_done=True) for chunk in own)
-    whole = manifest(end_offset=1000, high_watermark=1000, chunks=own, segments=seen)
+    segments = tuple(
+        SeenSegment(chunk.base_offset, 1, 2, 3, 10, 10, is_done=True) for chunk in chunks
+    )
+    complete_manifest = manifest(
+        end_offset=1000, high_watermark=1000, chunks=chunks, segments=segments
+    )
     partitions = tuple(
-        msgspec.structs.replace(whole.partitions[0], partition=number)
+        msgspec.structs.replace(complete_manifest.partitions[0], partition=number)
         for number in range(_PARTITIONS)
     )
     first_ms = now_ms() - 10_000_000
     result = []
     for runs in (_FEW_RUNS, _MANY_RUNS):
         root = str(tmp_path_factory.mktemp("repository"))
-        open_repository(root).create(whole.cluster_id)
+        open_repository(root).create(complete_manifest.cluster_id)
         for number in range(runs):
             run = backup_id_at(first_ms + number * 60_000)
             path = Path(manifest_path(root, run, 1))
             path.parent.mkdir(parents=True)
             path.write_bytes(
-                encode(msgspec.structs.replace(whole, backup_id=run, partitions=partitions))
+                encode(
+                    msgspec.structs.replace(complete_manifest, backup_id=run, partitions=partitions)
+                )
             )
         result.append(root)
     return result[0], result[1]

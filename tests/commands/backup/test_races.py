@@ -112,7 +112,7 @@ def _records_of(path: str) -> dict[str, list[int]]:
     """Return the offsets of the records in a run, by partition."""
     rows = kafka_index.read_records(path).to_arrow()
     result: dict[str, list[int]] = {name: [] for name in PARTITIONS}
-    columns = (rows[each].to_pylist() for each in ("topic", "partition", "offset"))
+    columns = (rows[column].to_pylist() for column in ("topic", "partition", "offset"))
     for topic, partition, offset in zip(*columns, strict=True):
         result[f"{topic}-{partition}"].append(offset)
     return result
@@ -212,9 +212,9 @@ class _Race:
         # A run that is not complete may become so meanwhile.
         if repository.complete_manifests(run, brokers):
             path = f"backup:{self.root}@{run}"
-            own = _records_of(path)
+            records = _records_of(path)
             time.sleep(self.rules.longest_run * self._draw.random() / 3)
-            assert _records_of(path) == own
+            assert _records_of(path) == records
             self.counts["slow reads"] += 1
 
     def verify(self) -> None:
@@ -232,10 +232,12 @@ def test_listed_backup_stays_complete_under_concurrent_expiration(
     prepared = ["tests.commands.backup.unsafe_expiration"]
     with ExitStack() as stack, ThreadPoolExecutor() as pool:
         started = [
-            stack.enter_context(each)
-            for each in pool.map(lambda _: KilledRuns(*warm_up, prepared=prepared), range(3))
+            stack.enter_context(killed_runs)
+            for killed_runs in pool.map(lambda _: KilledRuns(*warm_up, prepared=prepared), range(3))
         ]
-        killed = [_Killed(each, root, random.Random(n)) for n, each in enumerate(started)]
+        killed = [
+            _Killed(killed_runs, root, random.Random(n)) for n, killed_runs in enumerate(started)
+        ]
         assert killed[0].whole(*race.brokers[0].command(root, "1")) == _DONE
         beside = _ConcurrentLoops(_SECONDS, lambda: all(race.counts[name] for name in _WANTED))
         for broker, runs in zip(race.brokers, killed, strict=False):
@@ -257,14 +259,14 @@ def test_listed_backup_stays_complete_under_concurrent_expiration(
     for _ in range(2):
         expire(root, **NEWEST_ONLY)
     repository = open_repository(root)
-    named = {
-        f"{partition.folder}/{own.object_name}".removeprefix("data/")
+    object_paths = {
+        f"{partition.folder}/{stored_object.object_name}".removeprefix("data/")
         for run, nodes in repository.brokers_by_backup().items()
         for manifest in (repository.manifest(run, node_id) for node_id in nodes)
         for partition in manifest.partitions
-        for own in partition.objects
+        for stored_object in partition.objects
     }
-    assert _below(root, "data") == named
+    assert _below(root, "data") == object_paths
     folders = ("runs", "expired", "announced", "barriers")
     below = {path for folder in folders for path in _below(root, folder)}
     assert not {path for path in below if path.endswith(".tmp")}

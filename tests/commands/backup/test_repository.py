@@ -74,7 +74,7 @@ def test_store_without_conditional_puts_is_rejected(
         return True
 
     monkeypatch.setattr(LocalStore, "put", overwrite)
-    with pytest.raises(InputError, match="overwrites existing objects") as raised:
+    with pytest.raises(InputError, match="does not support conditional writes") as raised:
         open_repository(str(tmp_path / "repo")).create("cluster")
     assert raised.value.path == str(tmp_path / "repo")
     assert os.listdir(tmp_path / "repo") == []
@@ -90,7 +90,7 @@ def test_repository_lists_backups_with_their_manifests(root: str) -> None:
     # As when a run is opened, and no broker is done.
     result.put(f"runs/{backup_id_at(3_000)}/1.cut", b"")
     assert list(result.brokers_by_backup()) == [
-        backup_id_at(each) for each in (1_000, 2_000, 2_500, 3_000)
+        backup_id_at(opened_ms) for opened_ms in (1_000, 2_000, 2_500, 3_000)
     ]
     assert result.list_brokers(backup_id_at(1_000)) == (1, 2)
     assert result.list_brokers(backup_id_at(3_000)) == ()
@@ -111,8 +111,8 @@ def test_backup_selected_by_time_uses_the_capture_time(root: str) -> None:
     # Opened before the time, and cut by the last of its brokers after it.
     for node_id, begun_ms in ((1, 5_000), (2, 62_000)):
         cut = msgspec.structs.replace(manifest().capture, begun_ms=begun_ms)
-        own = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), capture=cut)
-        result.put_manifest(own)
+        broker_manifest = msgspec.structs.replace(of_run(2_000, node_id, (1, 2)), capture=cut)
+        result.put_manifest(broker_manifest)
     assert result.newest_complete(61_999) == backup_id_at(1_000)
     assert result.newest_complete(62_000) == backup_id_at(2_000)
     assert result.find_backup("ms:61999") == backup_id_at(1_000)
@@ -131,8 +131,8 @@ def test_manifest_under_another_name_is_damage(root: str) -> None:
     result = open_repository(root).create("cluster")
     result.put_manifest(of_run(1_000))
     path = manifest_path(result.root, backup_id_at(1_000), 1)
-    other = manifest_path(result.root, backup_id_at(1_000), 2)
-    store_of(root).put(other, store_of(root).read(path))
+    other_path = manifest_path(result.root, backup_id_at(1_000), 2)
+    store_of(root).put(other_path, store_of(root).read(path))
     with pytest.raises(CorruptObjectError, match="belongs to another"):
         result.manifest(backup_id_at(1_000), 2)
 
@@ -180,23 +180,23 @@ def test_concurrent_writers_of_one_object_succeed(root: str) -> None:
 
 def test_old_unreferenced_object_is_written_again(tmp_path: Path) -> None:
     result = open_repository(str(tmp_path)).create("cluster")
-    named = manifest().partitions[0].chunks[0].object_name
-    for name in (named, "old.log", "new.log"):
+    referenced_name = manifest().partitions[0].chunks[0].object_name
+    for name in (referenced_name, "old.log", "new.log"):
         result.put(f"{FOLDER}/{name}", b"batches")
     old = time.time() - LONGEST_BACKUP_S - 60
-    for name in (named, "old.log"):
+    for name in (referenced_name, "old.log"):
         os.utime(tmp_path / FOLDER / name, (old, old))
     result.put_manifest(of_run(1_000))
 
     result = open_repository(str(tmp_path))
     assert result.list_reusable_names(FOLDER) == {"new.log"}
     result.newest(1)
-    assert result.list_reusable_names(FOLDER) == {"new.log", named}
-    for name in ("old.log", named):
+    assert result.list_reusable_names(FOLDER) == {"new.log", referenced_name}
+    for name in ("old.log", referenced_name):
         assert result.put(f"{FOLDER}/{name}", b"batches")
-    assert result.list_reusable_names(FOLDER) == {"new.log", named, "old.log"}
+    assert result.list_reusable_names(FOLDER) == {"new.log", referenced_name, "old.log"}
     assert (tmp_path / FOLDER / "old.log").stat().st_mtime > time.time() - 60
-    assert (tmp_path / FOLDER / named).stat().st_mtime == old
+    assert (tmp_path / FOLDER / referenced_name).stat().st_mtime == old
 
 
 def test_old_object_is_written_again_before_any_expiration(
@@ -209,11 +209,11 @@ def test_old_object_is_written_again_before_any_expiration(
     monkeypatch.setattr(object_store, "JUST_WRITTEN_S", -1)
     put: list[bool] = []
     store = type(store_of(root))
-    kept = store.put
+    original_put = store.put
 
     def counted(self: Any, path: str, data: bytes, *, if_absent: bool = False) -> bool:
         put.append(if_absent)
-        return kept(self, path, data, if_absent=if_absent)
+        return original_put(self, path, data, if_absent=if_absent)
 
     monkeypatch.setattr(store, "put", counted)
     result = open_repository(root)
@@ -223,10 +223,10 @@ def test_old_object_is_written_again_before_any_expiration(
     assert store_of(root).read(f"{root}/{FOLDER}/old.log") == b"batches"
 
 
-def named_object(found: Repository) -> str:
+def named_object(repository: Repository) -> str:
     """Put the objects of the manifest of these tests; return the path of one."""
     for chunk in manifest().partitions[0].chunks:
-        found.put(f"{FOLDER}/{chunk.object_name}", b"batches")
+        repository.put(f"{FOLDER}/{chunk.object_name}", b"batches")
     return f"{FOLDER}/{manifest().partitions[0].chunks[0].object_name}"
 
 
@@ -249,7 +249,7 @@ def test_announced_objects_are_checked_before_the_manifest_is_written(
     assert time.monotonic() - begun > 0.4
 
     store_of(root).delete([f"{root}/{path}"])
-    with pytest.raises(PublishError, match="deleted an object"):
+    with pytest.raises(PublishError, match="an object of this backup"):
         result.put_manifest(of_run(3_000))
     # What a manifest names that is counted on is not deleted.
     result.newest(1)
@@ -264,7 +264,7 @@ def test_announced_objects_are_checked_before_the_manifest_is_written(
 def test_damaged_announcement_is_reported(root: str) -> None:
     result = open_repository(root).create("cluster")
     result.put("announced/a.json.zst", b"no such thing")
-    with pytest.raises(CorruptObjectError, match="not an announcement of backups"):
+    with pytest.raises(CorruptObjectError, match="the announcement is malformed"):
         result.put_manifest(of_run(1_000))
 
 
@@ -299,13 +299,13 @@ def test_newest_backup_is_found_during_concurrent_expiration(
 ) -> None:
     result = open_repository(root).create("cluster")
     result.put_manifest(of_run(1_000))
-    kept = Repository.manifest
+    original_manifest = Repository.manifest
 
     def later(self: Repository, run: str, node_id: int) -> Manifest:
         monkeypatch.undo()
         result.put_manifest(of_run(2_000))
         store_of(root).delete([manifest_path(root, backup_id_at(1_000), 1)])
-        return kept(self, run, node_id)
+        return original_manifest(self, run, node_id)
 
     monkeypatch.setattr(Repository, "manifest", later)
     assert result.find_backup() == backup_id_at(2_000)

@@ -57,8 +57,8 @@ def brokers(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Path]:
 def one_leader(monkeypatch: pytest.MonkeyPatch) -> None:
     """One broker leads all partitions; in the dump they have none, as theirs was stopped."""
 
-    def leader(_: BrokerBackup, found: CapturedPartition) -> int | None:
-        return None if found.partition.topic == CLUSTER_METADATA_TOPIC else LEADER
+    def leader(_: BrokerBackup, captured: CapturedPartition) -> int | None:
+        return None if captured.partition.topic == CLUSTER_METADATA_TOPIC else LEADER
 
     monkeypatch.setattr(BrokerBackup, "_leader", leader)
 
@@ -82,8 +82,8 @@ def back_up(
         )
         for node in nodes
     ]
-    kept = [inspected[node] if inspected else None for node in nodes]
-    return run_backups(requests, kept)
+    inspected_by_node = [inspected[node] if inspected else None for node in nodes]
+    return run_backups(requests, inspected_by_node)
 
 
 def run_backups(
@@ -93,26 +93,26 @@ def run_backups(
         return list(threads.map(run_backup, requests, inspected))
 
 
-def topics(taken: BackupResult) -> set[str]:
-    return {partition.topic for partition in manifest_of(taken).partitions}
+def topics(result: BackupResult) -> set[str]:
+    return {partition.topic for partition in manifest_of(result).partitions}
 
 
 def test_partition_shared_by_brokers_is_stored_by_its_leader(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     first = back_up(brokers, tmp_path / "r")
-    assert {manifest_of(each).backup_id for each in first} == {manifest_of(first[0]).backup_id}
-    assert all(manifest_of(each).capture.barrier_members == THREE for each in first)
-    assert all(manifest_of(each).brokers == THREE for each in first)
-    assert is_consistent([manifest_of(each) for each in first])
+    assert {manifest_of(result).backup_id for result in first} == {manifest_of(first[0]).backup_id}
+    assert all(manifest_of(result).capture.barrier_members == THREE for result in first)
+    assert all(manifest_of(result).brokers == THREE for result in first)
+    assert is_consistent([manifest_of(result) for result in first])
     assert len(topics(first[0])) == 17
     assert topics(first[1]) == topics(first[2]) == {"__cluster_metadata"}
     repository = open_repository(str(tmp_path / "r"))
     assert repository.newest_complete() == manifest_of(first[0]).backup_id
-    again = back_up(brokers, tmp_path / "r")
-    assert [manifest_of(each).new_bytes for each in again] == [0, 0, 0]
-    assert manifest_of(again[0]).backup_id > manifest_of(first[0]).backup_id
-    assert topics(again[0]) == topics(first[0])
+    second_results = back_up(brokers, tmp_path / "r")
+    assert [manifest_of(result).new_bytes for result in second_results] == [0, 0, 0]
+    assert manifest_of(second_results[0]).backup_id > manifest_of(first[0]).backup_id
+    assert topics(second_results[0]) == topics(first[0])
 
 
 def test_followers_store_partitions_of_a_killed_leader(
@@ -127,29 +127,29 @@ def test_followers_store_partitions_of_a_killed_leader(
     text = [f"{topic} {number} {end // 2}" for (topic, number), end in ends.items()]
     checkpoint.write_text("\n".join([*lines[:2], *text, ""]))
 
-    given = {**brokers, LEADER: killed}
-    taken = back_up(given, tmp_path / "r", properties={INTERVAL_SETTING: "100"})
+    directories = {**brokers, LEADER: killed}
+    results = back_up(directories, tmp_path / "r", properties={INTERVAL_SETTING: "100"})
 
-    assert [each.high_watermarks_from for each in taken] == [
+    assert [broker_result.high_watermarks_from for broker_result in results] == [
         "old checkpoint",
         "log end",
         "log end",
     ]
     copies = Backup(
-        open_repository(str(tmp_path / "r")), manifest_of(taken[0]).backup_id
+        open_repository(str(tmp_path / "r")), manifest_of(results[0]).backup_id
     ).copies.values()
     result = {
-        (each.topic, str(each.partition)): each.end_offset
-        for _, each in copies
-        if each.topic != CLUSTER_METADATA_TOPIC
+        (broker_result.topic, str(broker_result.partition)): broker_result.end_offset
+        for _, broker_result in copies
+        if broker_result.topic != CLUSTER_METADATA_TOPIC
     }
     assert result == ends
 
 
 def test_copy_with_the_later_leader_epoch_is_read(brokers: dict[int, Path], tmp_path: Path) -> None:
     """The old one, which was cut off, says that it leads, and has the longer log."""
-    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.1)
-    repository, manifest = open_repository(str(tmp_path / "r")), manifest_of(taken)
+    (result,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.1)
+    repository, manifest = open_repository(str(tmp_path / "r")), manifest_of(result)
     old = next(partition for partition in manifest.partitions if partition.topic == "payments")
     shorter = old.chunks[:-1]
     later = structs.replace(
@@ -163,7 +163,7 @@ def test_copy_with_the_later_leader_epoch_is_read(brokers: dict[int, Path], tmp_
 
     copies = Backup(repository, manifest.backup_id).copies
 
-    node_ids = {key: found.node_id for key, (found, _) in copies.items()}
+    node_ids = {key: selected.node_id for key, (selected, _) in copies.items()}
     assert node_ids.pop(later.topic_partition) == 2
     assert set(node_ids.values()) == {LEADER}
 
@@ -172,17 +172,19 @@ def test_followers_store_partitions_of_an_absent_leader(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
     without = back_up(brokers, tmp_path / "r", (2, 3), timeout_s=1.0)
-    assert [len(topics(each)) for each in without] == [17, 17]
-    assert all(manifest_of(each).capture.barrier_members == (2, 3) for each in without)
+    assert [len(topics(result)) for result in without] == [17, 17]
+    assert all(manifest_of(result).capture.barrier_members == (2, 3) for result in without)
     assert open_repository(str(tmp_path / "r")).newest_complete() is None
     chunks = {
         (partition.folder, chunk.object_name)
-        for taken in without
-        for partition in manifest_of(taken).partitions
+        for follower_result in without
+        for partition in manifest_of(follower_result).partitions
         for chunk in partition.chunks
     }
-    stored = {(f"data/{path.parent.name}", path.name) for path in tmp_path.glob("r/data/*/*.log")}
-    assert chunks == stored
+    object_names = {
+        (f"data/{path.parent.name}", path.name) for path in tmp_path.glob("r/data/*/*.log")
+    }
+    assert chunks == object_names
     # The leader is back, and goes on after what the others have stored.
     together = back_up(brokers, tmp_path / "r")
     assert len(topics(together[0])) == 17
@@ -204,9 +206,9 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
             raise KilledError
         return real(self, run, *more)
 
-    def leader(_: BrokerBackup, found: CapturedPartition) -> int | None:
-        own = {CLUSTER_METADATA_TOPIC: None, "payments": LEADER}
-        return own.get(found.partition.topic, 2)
+    def leader(_: BrokerBackup, captured: CapturedPartition) -> int | None:
+        leaders_by_topic = {CLUSTER_METADATA_TOPIC: None, "payments": LEADER}
+        return leaders_by_topic.get(captured.partition.topic, 2)
 
     root = tmp_path / "r"
     monkeypatch.setattr(BrokerBackup, "_leader", leader)
@@ -215,8 +217,8 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
         with pytest.raises(KilledError):
             back_up(brokers, root, timeout_s=5.0)
     repository = open_repository(str(root))
-    ((run, there),) = repository.brokers_by_backup().items()
-    assert there == (2, 3)
+    ((run, node_ids),) = repository.brokers_by_backup().items()
+    assert node_ids == (2, 3)
     assert repository.newest_complete() is None
     result = restore(f"backup:{root}@{run}", tmp_path / "out")
     assert result.code == 1, result.done.stderr
@@ -236,10 +238,12 @@ def test_leader_that_ends_before_its_manifest_leaves_an_incomplete_backup(
 def test_partitions_of_departed_brokers_are_stored_by_remaining_brokers(
     brokers: dict[int, Path], tmp_path: Path
 ) -> None:
-    given = {node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()}
+    directories = {
+        node: shutil.copytree(path, tmp_path / str(node)) for node, path in brokers.items()
+    }
     time.sleep(SETTLED_S)
     inspected: dict[int, InspectedPartitions] = {node: {} for node in THREE}
-    together = back_up(given, tmp_path / "r", inspected=inspected)
+    together = back_up(directories, tmp_path / "r", inspected=inspected)
     ends = {
         partition.topic_partition: partition.end_offset
         for partition in manifest_of(together[0]).partitions
@@ -249,9 +253,9 @@ def test_partitions_of_departed_brokers_are_stored_by_remaining_brokers(
     batch = write_record_batch(
         [Record(1, b"key", b"value")], ends[grown], BatchFields(leader_epoch=0)
     )
-    with max((given[2] / grown.directory_name).glob("*.log")).open("ab") as log:
+    with max((directories[2] / grown.directory_name).glob("*.log")).open("ab") as log:
         log.write(batch)
-    (alone,) = back_up(given, tmp_path / "r", (2,), timeout_s=0.3, inspected=inspected)
+    (alone,) = back_up(directories, tmp_path / "r", (2,), timeout_s=0.3, inspected=inspected)
     assert alone.sizes_bytes["new"] == len(batch)
     result = {
         partition.topic_partition: partition.end_offset
@@ -269,24 +273,24 @@ def test_broker_that_captures_late_gets_its_own_backup(
     brokers: dict[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = Barrier.await_others
-    left = [BarrierMissedError("too late")]
+    errors = [BarrierMissedError("too late")]
 
     def await_others(self: Barrier) -> tuple[int, ...]:
-        if left:
-            raise left.pop()
+        if errors:
+            raise errors.pop()
         return real(self)
 
     monkeypatch.setattr(Barrier, "await_others", await_others)
-    (taken,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.3)
-    assert manifest_of(taken).capture.barrier_members == (LEADER,)
+    (result,) = back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.3)
+    assert manifest_of(result).capture.barrier_members == (LEADER,)
     assert list(open_repository(str(tmp_path / "r")).brokers_by_backup()) == [
-        manifest_of(taken).backup_id
+        manifest_of(result).backup_id
     ]
-    left += [BarrierMissedError("too late")] * agent.MAX_MISSED_BARRIERS
+    errors += [BarrierMissedError("too late")] * agent.MAX_MISSED_BARRIERS
     with pytest.raises(BarrierMissedError):
         back_up(brokers, tmp_path / "r", (LEADER,), timeout_s=0.3)
     assert list(open_repository(str(tmp_path / "r")).brokers_by_backup()) == [
-        manifest_of(taken).backup_id
+        manifest_of(result).backup_id
     ]
 
 
@@ -304,12 +308,12 @@ def test_brokers_capture_at_an_agreed_time(brokers: dict[int, Path], tmp_path: P
         )
         for node in THREE
     ]
-    taken = run_backups(requests, [None] * len(THREE))
-    assert {manifest_of(each).backup_id for each in taken} == {backup_id_at(at_ms)}
-    assert all(manifest_of(each).capture.begun_ms >= at_ms for each in taken)
-    assert is_consistent([manifest_of(each) for each in taken])
-    assert all(manifest_of(each).brokers == THREE for each in taken)
-    assert topics(taken[1]) == {"__cluster_metadata"}
+    results = run_backups(requests, [None] * len(THREE))
+    assert {manifest_of(result).backup_id for result in results} == {backup_id_at(at_ms)}
+    assert all(manifest_of(result).capture.begun_ms >= at_ms for result in results)
+    assert is_consistent([manifest_of(result) for result in results])
+    assert all(manifest_of(result).brokers == THREE for result in results)
+    assert topics(results[1]) == {"__cluster_metadata"}
     # The time passes while the broker inspects its partitions.
     late = run_backups(requests[1:2], [None])
     assert manifest_of(late[0]).backup_id > backup_id_at(at_ms)

@@ -83,31 +83,31 @@ def test_unchanged_directory_is_not_read_again(broker: FakeBroker, repository: P
 
 
 def test_torn_tail_is_stored_once_it_is_complete(broker: FakeBroker, repository: Path) -> None:
-    whole = broker.logs[ORDERS]
+    complete_log = broker.logs[ORDERS]
     torn = batch(15, RECORDS)
     log = broker.last_log(ORDERS)
-    log.write_bytes(whole + torn[:70])
+    log.write_bytes(complete_log + torn[:70])
     broker.high_watermarks[ORDERS] = 18
     _, manifest = back_up(
-        broker, repository, before={"store": lambda: log.write_bytes(whole + torn)}
+        broker, repository, before={"store": lambda: log.write_bytes(complete_log + torn)}
     )
-    assert has(repository, manifest, ORDERS, whole)
+    assert has(repository, manifest, ORDERS, complete_log)
     _, manifest = back_up(broker, repository)
-    assert has(repository, manifest, ORDERS, whole + torn)
+    assert has(repository, manifest, ORDERS, complete_log + torn)
 
 
 def test_preallocated_log_that_shrinks_during_a_read_is_accepted(
     broker: FakeBroker, repository: Path
 ) -> None:
-    log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
+    log, complete_log = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     _, manifest = back_up(
-        broker, repository, before={"store": lambda: os.truncate(log, len(whole))}
+        broker, repository, before={"store": lambda: os.truncate(log, len(complete_log))}
     )
-    assert has(repository, manifest, ORDERS, whole)
+    assert has(repository, manifest, ORDERS, complete_log)
     os.truncate(log, 1 << 20)
     _, manifest = back_up(broker, repository)
-    assert has(repository, manifest, ORDERS, whole)
+    assert has(repository, manifest, ORDERS, complete_log)
     result, _ = back_up(broker, repository)
     assert result.sizes_bytes["log_read"] == 0
 
@@ -115,17 +115,17 @@ def test_preallocated_log_that_shrinks_during_a_read_is_accepted(
 def test_preallocated_log_ends_at_the_captured_position(
     broker: FakeBroker, repository: Path
 ) -> None:
-    log, whole = broker.last_log(ORDERS), broker.logs[ORDERS]
+    log, complete_log = broker.last_log(ORDERS), broker.logs[ORDERS]
     os.truncate(log, 1 << 20)
     later = [batch(15, RECORDS), batch(18, RECORDS)]
-    written = [*whole]
+    remaining_writes = [*complete_log]
 
     def write() -> None:
-        data = later[len(written) > len(whole)]
+        data = later[len(remaining_writes) > len(complete_log)]
         with log.open("r+b") as file:
-            file.seek(len(written))
+            file.seek(len(remaining_writes))
             file.write(data)
-        written.extend(data)
+        remaining_writes.extend(data)
 
     broker.high_watermarks[ORDERS] = 21
     # Both, most times, within a tick of the clock: then neither size nor times tell them apart.
@@ -133,12 +133,12 @@ def test_preallocated_log_ends_at_the_captured_position(
     _, manifest = back_up(broker, repository, before=before)
     partition = partition_in(manifest, ORDERS)
     assert (partition.settled_offset, partition.end_offset) == (15, 18)
-    assert has(repository, manifest, ORDERS, whole + later[0])
+    assert has(repository, manifest, ORDERS, complete_log + later[0])
     _, manifest = back_up(broker, repository)
-    assert has(repository, manifest, ORDERS, bytes(written))
-    os.truncate(log, len(written))
+    assert has(repository, manifest, ORDERS, bytes(remaining_writes))
+    os.truncate(log, len(remaining_writes))
     result, manifest = back_up(broker, repository)
-    assert has(repository, manifest, ORDERS, bytes(written))
+    assert has(repository, manifest, ORDERS, bytes(remaining_writes))
     assert result.sizes_bytes["new"] == 0
 
 
@@ -205,10 +205,10 @@ def test_small_chunks_are_merged(broker: FakeBroker, repository: Path) -> None:
     counts, new = [], 0
     for _ in range(40):
         broker.append(ORDERS, 1)
-        taken, manifest = back_up(broker, repository)
+        result, manifest = back_up(broker, repository)
         partition = partition_in(manifest, ORDERS)
         counts.append(len(partition.chunks))
-        new += taken.sizes_bytes["new"]
+        new += result.sizes_bytes["new"]
         assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
     assert max(counts) < 20
     assert new < 3 * len(broker.logs[ORDERS])
@@ -346,7 +346,9 @@ def test_partition_without_a_topic_id_is_reported_and_stored_later(
     outcomes = []
     for runs in (1, 2, 3):
         result, manifest = back_up(broker, repository)
-        assert [(each.topic, each.backups) for each in manifest.skipped] == [("orders", runs)]
+        assert [(skipped.topic, skipped.backups) for skipped in manifest.skipped] == [
+            ("orders", runs)
+        ]
         assert "no topic ID" in manifest.skipped[0].reason
         outcomes.append(result.outcome)
     assert outcomes == [RunOutcome.DONE, RunOutcome.DONE, RunOutcome.DAMAGE]
@@ -437,13 +439,13 @@ def test_cleaned_log_reuses_stored_chunks_of_equal_batches(
     broker.checkpoint("cleaner-offset-checkpoint", {ORDERS: 0})
     _, before = back_up(broker, repository)
     assert partition_in(before, ORDERS).is_compacted
-    kept = [*batches[:100], *batches[105:]]
-    clean(broker, kept)
+    kept_batches = [*batches[:100], *batches[105:]]
+    clean(broker, kept_batches)
     result, manifest = back_up(broker, repository)
     tail = broker.last_log(ORDERS).read_bytes()
-    assert has(repository, manifest, ORDERS, b"".join(kept) + tail)
-    assert result.sizes_bytes["log_read"] == len(b"".join(kept))
-    assert 0 < result.sizes_bytes["new"] < len(b"".join(kept)) * 0.8
+    assert has(repository, manifest, ORDERS, b"".join(kept_batches) + tail)
+    assert result.sizes_bytes["log_read"] == len(b"".join(kept_batches))
+    assert 0 < result.sizes_bytes["new"] < len(b"".join(kept_batches)) * 0.8
 
 
 def test_cleaned_log_of_equal_size_and_time_is_detected(
@@ -535,13 +537,15 @@ def test_truncated_log_starts_a_new_history(broker: FakeBroker, repository: Path
         broker.append(ORDERS, 4)
     _, before = back_up(broker, repository)
     log = broker.last_log(ORDERS)
-    kept = len(broker.logs[ORDERS]) // 17 * 11
-    os.truncate(log, kept)
-    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept], 33
+    kept_bytes = len(broker.logs[ORDERS]) // 17 * 11
+    os.truncate(log, kept_bytes)
+    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept_bytes], 33
     broker.append(ORDERS, 6, epoch=1)
     result, manifest = back_up(broker, repository)
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
-    first, second = (partition_in(each, ORDERS).chunks for each in (before, manifest))
+    first, second = (
+        partition_in(any_manifest, ORDERS).chunks for any_manifest in (before, manifest)
+    )
     # Two were whole in the log still, the last of which is longer now.
     assert first[:1] == second[:1]
     assert result.sizes_bytes["new"] == len(broker.logs[ORDERS]) - first[0].size_bytes
@@ -551,11 +555,13 @@ def test_log_of_a_new_history_that_shrinks_before_its_read_is_accepted(
     broker: FakeBroker, repository: Path
 ) -> None:
     back_up(broker, repository)
-    log, kept = broker.last_log(ORDERS), len(broker.logs[ORDERS]) // 5 * 2
-    os.truncate(log, kept)
+    log, kept_bytes = broker.last_log(ORDERS), len(broker.logs[ORDERS]) // 5 * 2
+    os.truncate(log, kept_bytes)
     os.truncate(log, 1 << 20)
-    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept], 2 * RECORDS
-    _, manifest = back_up(broker, repository, before={"store": lambda: os.truncate(log, kept)})
+    broker.logs[ORDERS], broker.ends[ORDERS] = broker.logs[ORDERS][:kept_bytes], 2 * RECORDS
+    _, manifest = back_up(
+        broker, repository, before={"store": lambda: os.truncate(log, kept_bytes)}
+    )
     assert partition_in(manifest, ORDERS).end_offset == 2 * RECORDS
     assert has(repository, manifest, ORDERS, broker.logs[ORDERS])
 
@@ -633,18 +639,18 @@ def test_internal_topics_are_captured_first_and_the_metadata_log_last(
         broker.append(name)
     order: list[str] = []
     with pytest.MonkeyPatch.context() as patch:
-        again = capture.PartitionInspector.inspect
+        original_inspect = capture.PartitionInspector.inspect
 
         def note(self: Any, partition: Any, *more: Any) -> Any:
             order.append(partition.directory_name)
-            return again(self, partition, *more)
+            return original_inspect(self, partition, *more)
 
         patch.setattr(capture.PartitionInspector, "inspect", note)
         _, manifest = back_up(broker, repository, topics=re.compile("nothing"))
     assert order == [topics[0], topics[1], topics[3]] * 2  # the look, and the cut
-    assert {each.topic for each in manifest.partitions} == {name[:-2] for name in topics} - {
-        "zebra"
-    }
+    assert {partition_backup.topic for partition_backup in manifest.partitions} == {
+        name[:-2] for name in topics
+    } - {"zebra"}
     result = manifest.capture
     assert (
         result.begun_ms

@@ -41,52 +41,62 @@ def back_up(data: Path) -> BackupResult:
     return run_backup(BackupRequest(inputs=(str(data),), output=str(data.with_name("repository"))))
 
 
-def partition(taken: BackupResult, topic: str) -> PartitionBackup:
-    return next(each for each in manifest_of(taken).partitions if each.topic == topic)
+def partition(result: BackupResult, topic: str) -> PartitionBackup:
+    return next(
+        partition_backup
+        for partition_backup in manifest_of(result).partitions
+        if partition_backup.topic == topic
+    )
 
 
 def test_unchanged_directories_are_not_listed_again(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = back_up(data)
-    listed: set[str] = set()
+    listed_paths: set[str] = set()
     real = os.listdir
 
     def listdir(path: int | str) -> list[str]:
         if isinstance(path, int):
-            listed.add(os.path.basename(os.readlink(f"/proc/self/fd/{path}")))
+            listed_paths.add(os.path.basename(os.readlink(f"/proc/self/fd/{path}")))
         return real(path)
 
     monkeypatch.setattr(os, "listdir", listdir)
     second = back_up(data)
-    assert listed == {"__cluster_metadata-0"}
+    assert listed_paths == {"__cluster_metadata-0"}
     assert manifest_of(second).new_bytes == 0
     assert second.sizes_bytes["log_read"] == 0
     assert [
-        each for each in manifest_of(second).partitions if each.topic != CLUSTER_METADATA_TOPIC
-    ] == [each for each in manifest_of(first).partitions if each.topic != CLUSTER_METADATA_TOPIC]
+        partition_backup
+        for partition_backup in manifest_of(second).partitions
+        if partition_backup.topic != CLUSTER_METADATA_TOPIC
+    ] == [
+        partition_backup
+        for partition_backup in manifest_of(first).partitions
+        if partition_backup.topic != CLUSTER_METADATA_TOPIC
+    ]
 
 
 def test_data_directories_are_listed_once_while_unchanged(
     data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     back_up(data)
-    listed = []
+    listed_paths = []
     real = os.scandir
 
     def scandir(path: int | str) -> object:
-        listed.append(path)
+        listed_paths.append(path)
         return real(path)
 
     monkeypatch.setattr(os, "scandir", scandir)
     with BrokerBackup(BackupRequest(inputs=(str(data),), output=f"{data}-repository")) as backup:
-        listed.clear()
+        listed_paths.clear()
         backup.inspect()
         backup.capture_coordinators()
-        assert len(listed) == 1
+        assert len(listed_paths) == 1
         shutil.copytree(data / "audit.trail-0", data / "created-0")
         backup.capture_others()
-        assert len(listed) > 1
+        assert len(listed_paths) > 1
         folders = [*backup.leaders]
         for name in ("created", "audit.trail"):
             assert any(folder.startswith(f"data/{name}-0-") for folder in folders)
@@ -107,7 +117,9 @@ def test_records_appended_after_the_listing_are_captured(data: Path) -> None:
         backup.store()
         result = backup.commit("20991231T235959.000Z", backup.brokers)
         actual = next(
-            each for each in manifest_of(result).partitions if each.topic == "audit.trail"
+            partition_backup
+            for partition_backup in manifest_of(result).partitions
+            if partition_backup.topic == "audit.trail"
         )
     assert (actual.end_offset, actual.settled_offset) == (end + 1, end)
 
@@ -144,11 +156,11 @@ def test_replaced_log_is_listed_again(data: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_directory_of_a_recreated_topic_is_listed_again(data: Path) -> None:
     back_up(data)
-    other = data / "orders.eu-west-0"
+    other_directory = data / "orders.eu-west-0"
     shutil.rmtree(data / "audit.trail-0")
-    shutil.copytree(other, data / "audit.trail-0")
+    shutil.copytree(other_directory, data / "audit.trail-0")
     second = partition(back_up(data), "audit.trail")
-    assert second.topic_id in (other / "partition.metadata").read_text()
+    assert second.topic_id in (other_directory / "partition.metadata").read_text()
 
 
 def inspect_partitions(
@@ -160,8 +172,8 @@ def inspect_partitions(
         result.inspect()
         result.capture(others_than=["__x"])
         counts = [
-            sum(log.descriptor >= 0 for log in each.logs)
-            for _, each in sorted(result.partitions.items())
+            sum(log.descriptor >= 0 for log in captured.logs)
+            for _, captured in sorted(result.partitions.items())
         ]
         return result.partitions, counts
 
@@ -241,7 +253,7 @@ def test_incremental_listing_equals_a_full_listing(
     for name in names:
         broker.create(name)
     looked: InspectedPartitions = {}
-    kept = 0
+    reused_count = 0
     for _ in range(80):
         for name in names:
             if rng.random() < 0.5:
@@ -250,16 +262,20 @@ def test_incremental_listing_equals_a_full_listing(
                 rng.choice(CHANGES)(broker, name)
         time.sleep(0.02)
         before = {*map(id, looked.values())}
-        again, _ = inspect_partitions(broker, looked)
+        current_partitions, _ = inspect_partitions(broker, looked)
         first, _ = inspect_partitions(broker, {})
-        assert [*again] == [*first]
-        for one, other in zip(again.values(), first.values(), strict=True):
-            assert state(one.logs) == state(other.logs)
-            assert (one.path, one.topic_id, one.id_ns) == (other.path, other.topic_id, other.id_ns)
-            assert (one.epochs, one.snapshot) == (other.epochs, other.snapshot)
-        kept += sum(id(each) in before for each in again.values())
-        looked = again
-    assert 30 < kept < 290
+        assert [*current_partitions] == [*first]
+        for incremental, full in zip(current_partitions.values(), first.values(), strict=True):
+            assert state(incremental.logs) == state(full.logs)
+            assert (incremental.path, incremental.topic_id, incremental.id_ns) == (
+                full.path,
+                full.topic_id,
+                full.id_ns,
+            )
+            assert (incremental.epochs, incremental.snapshot) == (full.epochs, full.snapshot)
+        reused_count += sum(id(captured) in before for captured in current_partitions.values())
+        looked = current_partitions
+    assert 30 < reused_count < 290
 
 
 def test_incremental_listing_opens_active_and_cleaned_logs_only(tmp_path: Path) -> None:
@@ -272,11 +288,15 @@ def test_incremental_listing_opens_active_and_cleaned_logs_only(tmp_path: Path) 
     time.sleep(SETTLED_S)
     looked, counts = inspect_partitions(broker, {})
     assert counts == [4, 4]
-    next(each for each in looked.values() if each.partition.topic == "cleaned").is_cleaned = True
-    again, counts = inspect_partitions(broker, looked)
+    next(
+        captured for captured in looked.values() if captured.partition.topic == "cleaned"
+    ).is_cleaned = True
+    current_partitions, counts = inspect_partitions(broker, looked)
     assert counts == [4, 1]
-    assert [*map(id, again.values())] == [*map(id, looked.values())]
-    assert all(log.descriptor < 0 for each in again.values() for log in each.logs)
+    assert [*map(id, current_partitions.values())] == [*map(id, looked.values())]
+    assert all(
+        log.descriptor < 0 for captured in current_partitions.values() for log in captured.logs
+    )
 
 
 def test_preallocated_log_of_equal_size_is_measured(tmp_path: Path) -> None:
@@ -286,10 +306,12 @@ def test_preallocated_log_of_equal_size_is_measured(tmp_path: Path) -> None:
     append(broker, "orders-0")
     time.sleep(SETTLED_S)
     looked, _ = inspect_partitions(broker, {})
-    ((before, found),) = ((each.logs[0].end_bytes, each.logs[0]) for each in looked.values())
+    ((before, log),) = (
+        (captured.logs[0].end_bytes, captured.logs[0]) for captured in looked.values()
+    )
     append(broker, "orders-0")
     # As if both had been written between two ticks of the clock.
-    found.ctime_ns = broker.last_log("orders-0").stat().st_ctime_ns
-    again, _ = inspect_partitions(broker, looked)
-    assert [*map(id, again.values())] == [*map(id, looked.values())]
-    assert (found.end_bytes, found.settled_bytes) == (2 * before, 2 * before)
+    log.ctime_ns = broker.last_log("orders-0").stat().st_ctime_ns
+    current_partitions, _ = inspect_partitions(broker, looked)
+    assert [*map(id, current_partitions.values())] == [*map(id, looked.values())]
+    assert (log.end_bytes, log.settled_bytes) == (2 * before, 2 * before)

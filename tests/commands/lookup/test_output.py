@@ -207,7 +207,7 @@ def test_answers_that_overlap_an_input_are_rejected(
     tmp_path: Path, queries: Queries, output: str
 ) -> None:
     make_dump(tmp_path / "dump")
-    with pytest.raises(InputError, match=r"the output (is|lies inside|holds) the input"):
+    with pytest.raises(InputError, match=r"the output (is|is inside|contains) the input"):
         AnswerTarget(
             str(tmp_path / output),
             queries,

@@ -100,7 +100,7 @@ class ReadTests:
                 ranges = sorted((start, min(start + size, len(data))) for start, size in generated)
                 starts, ends = [start for start, _ in ranges], [end for _, end in ranges]
                 result = source.read_ranges(starts, ends)
-                assert [bytes(each) for each in result] == [
+                assert [bytes(block) for block in result] == [
                     data[start:end] for start, end in ranges
                 ]
 
@@ -206,23 +206,23 @@ class StoreTests(ReadTests):
     def test_file_is_replaced_only_in_the_expected_version(self, place: StoreDirectory) -> None:
         place.put(a=b"1")
         path = place.at("a")
-        seen = place.store.info(path)
+        info = place.store.info(path)
 
-        assert place.store.replace(path, b"22", seen)
-        assert not place.store.replace(path, b"333", seen)
+        assert place.store.replace(path, b"22", info)
+        assert not place.store.replace(path, b"333", info)
         assert place.store.read(path) == b"22"
-        assert not place.store.replace(place.at("none"), b"1", seen)
+        assert not place.store.replace(place.at("none"), b"1", info)
         assert place.tree()["path"].to_pylist() == ["a"]
 
     def test_one_of_concurrent_replacements_succeeds(self, place: StoreDirectory) -> None:
         place.put(a=b"1")
         path = place.at("a")
-        seen = place.store.info(path)
+        info = place.store.info(path)
         contents = [f"{n}".encode() * 1000 for n in range(8)]
 
         def replace(data: bytes) -> bool:
             try:
-                return place.store.replace(path, data, seen)
+                return place.store.replace(path, data, info)
             except PublishError:
                 return False  # another one is at it
 
@@ -336,11 +336,11 @@ class VersionedTests:
         self, place: StoreDirectory
     ) -> None:
         place.put(a=b"1" * 1000)
-        listed = place.store.info(place.at("a"))
+        listed_info = place.store.info(place.at("a"))
         place.put(a=b"2" * 999)
 
         with pytest.raises(ReadError, match="changed"):
-            place.store.open(place.at("a"), listed).read_at(0, 10)
+            place.store.open(place.at("a"), listed_info).read_at(0, 10)
 
 
 class TestLocalStore(StoreTests):

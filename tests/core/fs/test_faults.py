@@ -30,20 +30,20 @@ def test_reads_and_writes_are_correct_despite_network_faults(s3: S3Server, seed:
         fault_proxy(s3.endpoint, MANY, seed) as proxy,
         object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
-        written = {f"a/{n:020d}.log": os.urandom(n * 100_003) for n in range(10)}
-        for name, data in written.items():
+        written_files = {f"a/{n:020d}.log": os.urandom(n * 100_003) for n in range(10)}
+        for name, data in written_files.items():
             assert store.put(f"{root}/{name}", data, if_absent=True)
-        for name, data in written.items():
+        for name, data in written_files.items():
             source = store.open(f"{root}/{name}")
             assert b"".join(map(bytes, source.stream())) == data
             starts = list(range(0, len(data), 200_000))
             ends = [min(start + 1000, len(data)) for start in starts]
             result = source.read_ranges(starts, ends)
-            assert [bytes(each) for each in result] == [
+            assert [bytes(block) for block in result] == [
                 data[start:end] for start, end in zip(starts, ends, strict=True)
             ]
-        assert _names(store, f"{root}/a") == sorted(name[2:] for name in written)
-        store.delete([f"{root}/{name}" for name in written])
+        assert _names(store, f"{root}/a") == sorted(name[2:] for name in written_files)
+        store.delete([f"{root}/{name}" for name in written_files])
         assert _names(store, root) == []
     # It is the faults that were tried.
     assert {request.fault for request in proxy.requests} >= {"unavailable", "dropped", "cut"}
@@ -146,9 +146,9 @@ def test_file_that_was_listed_is_opened_without_a_request(s3: S3Server) -> None:
         object_store(s3.behind(proxy.endpoint), bucket) as store,
     ):
         store.put(f"s3://{bucket}/a", b"0123456789")
-        listed = store.info(f"s3://{bucket}/a")
+        listed_info = store.info(f"s3://{bucket}/a")
         proxy.clear()
-        source = store.open(f"s3://{bucket}/a", listed)
+        source = store.open(f"s3://{bucket}/a", listed_info)
         assert bytes(source.read_at(2, 3)) == b"234"
         assert [(r.method, r.range) for r in proxy.requests] == [("GET", "bytes=2-4")]
 
@@ -158,13 +158,13 @@ def test_concurrent_reads_are_bounded_per_process(
 ) -> None:
     monkeypatch.setattr(remote_file, "request_slots", BoundedSemaphore(2))
     bucket = s3.new_bucket()
-    under_way, most, lock = 0, 0, Lock()
+    under_way, max_under_way, lock = 0, 0, Lock()
 
     def before(_method: str, _path: str) -> None:
-        nonlocal under_way, most
+        nonlocal under_way, max_under_way
         with lock:
             under_way += 1
-            most = max(most, under_way)
+            max_under_way = max(max_under_way, under_way)
         time.sleep(0.02)
         with lock:
             under_way -= 1
@@ -181,4 +181,4 @@ def test_concurrent_reads_are_bounded_per_process(
         assert sum(map(len, source.stream())) == source.size_bytes
         assert sum(reads) == 240
 
-    assert most <= 2
+    assert max_under_way <= 2

@@ -84,9 +84,9 @@ def test_name_service_with_a_dead_first_name_node_is_reached(
         f"dfs.namenode.rpc-address.ours.second={hdfs.uri.removeprefix('hdfs://')}",
     ]
 
-    ours = HdfsStore("hdfs://ours", parse_storage_options(settings))
+    named_store = HdfsStore("hdfs://ours", parse_storage_options(settings))
 
-    assert ours.read(f"hdfs://ours/{tmp_path.name}/a") == b"1"
+    assert named_store.read(f"hdfs://ours/{tmp_path.name}/a") == b"1"
 
 
 def _write_site(path: Path, properties: dict[str, str]) -> None:
@@ -101,12 +101,14 @@ def test_grown_file_differs_from_the_listed_one(
     hdfs: HdfsServer, store: HdfsStore, root: str
 ) -> None:
     store.put(f"{root}/a", b"12345")
-    listed = store.info(f"{root}/a")
-    with hdfs_native.Client(hdfs.uri).append("/" + "/".join(listed.path.split("/")[3:])) as file:
+    listed_info = store.info(f"{root}/a")
+    with hdfs_native.Client(hdfs.uri).append(
+        "/" + "/".join(listed_info.path.split("/")[3:])
+    ) as file:
         file.write(b"6")
 
     with pytest.raises(ReadError, match="changed after it was listed"):
-        store.open(f"{root}/a", listed)
+        store.open(f"{root}/a", listed_info)
 
 
 def test_temporary_name_of_a_file_is_recognized_for_cleanup(

@@ -87,7 +87,7 @@ def test_file_deleted_during_a_listing_does_not_hide_other_files(
 
     monkeypatch.setattr(os, "scandir", removing)
     result = store_of(str(tmp_path)).list_directory(str(tmp_path))
-    assert [each.path for each in result] == [str(tmp_path / "a")]
+    assert [entry.path for entry in result] == [str(tmp_path / "a")]
 
 
 def test_hard_linked_leftover_of_a_killed_run_stays_unchanged(tmp_path: Path) -> None:

@@ -108,9 +108,9 @@ def test_truncated_file_is_reported_as_changed(log: Path) -> None:
 
 def test_replaced_file_is_reported_as_changed(log: Path) -> None:
     with MappedFile(log) as mapped:
-        other = log.with_suffix(".new")
-        other.write_bytes(log.read_bytes())
-        other.replace(log)
+        other_log = log.with_suffix(".new")
+        other_log.write_bytes(log.read_bytes())
+        other_log.replace(log)
         assert mapped.changed() == "replaced by another file"
 
 

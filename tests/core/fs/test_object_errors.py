@@ -28,10 +28,10 @@ def failure(act: Callable[[], object]) -> KafkaIndexError:
     """The error of an action, after it crossed from an executor."""
     with pytest.raises(KafkaIndexError) as caught:
         act()
-    shown = "".join(traceback.format_exception(caught.value))
+    traceback_text = "".join(traceback.format_exception(caught.value))
     # What the library says holds the answer of the store, with signatures.
-    assert "Debug source" not in shown
-    assert "Signature" not in shown.replace("SignatureDoesNotMatch", "")
+    assert "Debug source" not in traceback_text
+    assert "Signature" not in traceback_text.replace("SignatureDoesNotMatch", "")
     crossed = pickle.loads(pickle.dumps(caught.value))  # noqa: S301, ours
     assert (type(crossed), str(crossed)) == (type(caught.value), str(caught.value))
     return caught.value
@@ -54,14 +54,14 @@ def test_wrong_secret_is_denied_and_not_shown(s3: S3Server) -> None:
 def test_missing_bucket_is_wrong_usage(s3: S3Server) -> None:
     with object_store(s3, "no-such-bucket") as store:
         error = failure(lambda: list(store.list_tree("s3://no-such-bucket/a")))
-        written = failure(lambda: store.put("s3://no-such-bucket/a", b"1"))
+        write_error = failure(lambda: store.put("s3://no-such-bucket/a", b"1"))
 
     assert isinstance(error, InputError)
     assert not is_retriable(error)
     assert "NoSuchBucket" in str(error)
-    assert isinstance(written, InputError)
-    assert not is_retriable(written)
-    assert "NoSuchBucket" in str(written)
+    assert isinstance(write_error, InputError)
+    assert not is_retriable(write_error)
+    assert "NoSuchBucket" in str(write_error)
 
 
 def test_unreachable_endpoint_is_retriable(s3: S3Server) -> None:
@@ -123,19 +123,19 @@ def test_object_replaced_during_a_read_is_an_error(s3: S3Server) -> None:
     assert str(error).startswith(f"{path}: at byte 40: ")
 
 
-@pytest.mark.parametrize("left", [b"", b"1" * 5, None])
+@pytest.mark.parametrize("remaining_data", [b"", b"1" * 5, None])
 def test_object_truncated_or_removed_during_a_read_is_an_error(
-    s3: S3Server, left: bytes | None
+    s3: S3Server, remaining_data: bytes | None
 ) -> None:
     bucket = s3.new_bucket()
     path = f"s3://{bucket}/a"
     with object_store(s3, bucket) as store:
         store.put(path, bytes(100))
         source = store.open(path)
-        if left is None:
+        if remaining_data is None:
             store.delete([path])
         else:
-            store.put(path, left)
+            store.put(path, remaining_data)
         error = failure(lambda: source.read_at(40, 10))
         assert source.changed() is not None
 
@@ -200,8 +200,10 @@ def test_endpoint_that_is_not_a_url_is_rejected(s3: S3Server, endpoint: str) -> 
 
 def test_options_of_other_stores_are_ignored(s3: S3Server) -> None:
     bucket = s3.new_bucket()
-    others = StorageOptions((("azure_endpoint", "x"), ("dfs.client.use.datanode.hostname", "true")))
-    with object_store(s3, bucket, others) as store:
+    other_options = StorageOptions(
+        (("azure_endpoint", "x"), ("dfs.client.use.datanode.hostname", "true"))
+    )
+    with object_store(s3, bucket, other_options) as store:
         assert store.list_directory(f"s3://{bucket}") == []
 
 
