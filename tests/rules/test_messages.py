@@ -378,7 +378,7 @@ def test_unquoted_word_in_a_condition_is_reported_first(tmp_path: Path) -> None:
     )
     assert result.returncode == 2
     text = on_one_line(result.stderr)
-    assert "not a condition: 'now' is not expected here" in text
+    assert "the condition is invalid: 'now' is not supported" in text
     assert "in single quotes" in text
     assert "BETWEEN" not in text
 

@@ -61,6 +61,19 @@ def write_topic(root: Path, topic: str, records: Sequence[Written], base_offset:
     return root
 
 
+#: Members of a JSON Schema that SQL must quote, and one with a dot.
+QUOTED_MEMBERS = ("first name", "order-id", "größe", "a.b")
+
+
+def write_quoted_members(root: Path) -> Path:
+    """Write the topic ``people``, whose JSON values have members with `QUOTED_MEMBERS`."""
+    properties = {name: {"type": "integer"} for name in QUOTED_MEMBERS}
+    schema = json.dumps({"title": "Person", "type": "object", "properties": properties})
+    write_topic(root, "_schemas", [schema_record("people-value", 1, 1, schema, schemaType="JSON")])
+    values = [_json(**dict.fromkeys(QUOTED_MEMBERS, number)) for number in range(3)]
+    return write_topic(root, "people", [(None, b"\0\0\0\0\1" + value) for value in values])
+
+
 def write_schema_next_to(path: Path) -> Path:
     """Write a file with a schema next to a path, for commands over dumps without ``_schemas``."""
     schema = path.parent / "schema.avsc"

@@ -390,7 +390,7 @@ def with_condition(plan: ReadPlan, decode: Decode | None, expression: str) -> Re
     typed = plan.settings.typed
     columns = [] if decode is None else list(decode.parts)
     columns += [name for part in columns for name in side_names(part)]
-    condition = Condition.of_decoded(expression, columns)
+    condition = Condition.parse_decoded(expression, columns)
     # Keys and values that are not compared keep their bytes.
     condition_types = None
     if typed is not None and condition.members:
@@ -461,7 +461,7 @@ def topic_conditions(
     options = decode_options(request, _topic_names(splits), request.inputs)
     assert options is not None  # noqa: S101, because mypy needs it
     columns = [*options.parts, *(name for part in options.parts for name in side_names(part))]
-    condition = Condition.of_decoded(expression, columns)
+    condition = Condition.parse_decoded(expression, columns)
     names = (*condition.members, *CONDITION_COLUMNS)
     topic_counts = find_writers(splits, settings, options, threads=threads)
     types: dict[str, TypedColumns] = {}

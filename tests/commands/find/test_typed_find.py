@@ -16,7 +16,7 @@ from kafka_index.core.query.matches import match_split
 from kafka_index.core.query.read_plan import RecordSplit
 from tests.support.command_line import run_here
 from tests.support.record_tables import batch_of, write_partition
-from tests.support.registry_records import schema_record, write_topic
+from tests.support.registry_records import schema_record, write_quoted_members, write_topic
 from tests.support.typed_dump import write_typed_dump
 
 
@@ -52,6 +52,32 @@ def test_condition_on_decoded_members_selects_matching_rows(
     wanted = [row for row in rows if expected(row)]
     assert wanted
     assert records.to_arrow().to_pylist() == wanted
+
+
+@pytest.mark.parametrize("member", ['"first name"', '"order-id"', '"größe"'])
+def test_condition_on_quoted_members_selects_matching_rows(tmp_path: Path, member: str) -> None:
+    write_quoted_members(tmp_path)
+    records = kafka_index.find_records(
+        tmp_path, topics="people", decode="value", where=f"value.{member} = 1 AND offset > 0"
+    )
+    assert records.to_arrow()["offset"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize(
+    ("condition", "message"),
+    [
+        ('value."a.b" = 1', "'a.b' contains a dot"),
+        ('value."last name" = 1', "value has no member last name"),
+        ('"value" IS NULL', "is not supported"),
+        ('key = "k"', "is not supported"),
+    ],
+)
+def test_condition_with_other_quoted_names_is_rejected(
+    tmp_path: Path, condition: str, message: str
+) -> None:
+    write_quoted_members(tmp_path)
+    with pytest.raises(InputError, match=message):
+        kafka_index.find_records(tmp_path, topics="people", decode="value", where=condition)
 
 
 def test_condition_decodes_only_the_members_it_uses(dump: Path) -> None:
@@ -109,9 +135,9 @@ def test_records_after_the_last_printed_record_are_not_counted(tmp_path: Path) -
     ("condition", "message"),
     [
         ("value.nothing = 1", "value has no member nothing"),
-        ("value.amount = 'x'", "not a condition"),
-        ("value.amount + 1 = 2", "is not expected here"),
-        ("value.amount", "neither true nor false|not a condition"),
+        ("value.amount = 'x'", "condition is invalid"),
+        ("value.amount + 1 = 2", "is not supported"),
+        ("value.amount", "neither true nor false|condition is invalid"),
     ],
 )
 def test_condition_that_does_not_fit_the_types_is_rejected(
@@ -121,6 +147,8 @@ def test_condition_that_does_not_fit_the_types_is_rejected(
         kafka_index.find_records(dump, topics="orders", decode="value", where=condition)
     with pytest.raises(InputError, match="a decoded value, and requires decode"):
         kafka_index.find_records(dump, topics="orders", where="value.amount > 1")
+    with pytest.raises(InputError, match="a decoded value, and requires decode"):
+        kafka_index.find_records(dump, topics="orders", where='value."order-id" > 1')
 
 
 def test_decoded_record_is_printed_with_its_bytes(dump: Path) -> None:

@@ -131,8 +131,8 @@ def test_number_of_dropped_records_is_in_rows_summary_and_runbook(
     # The last keys are of an internal topic, which is restored as it is.
     unmatched = summary["counts"]["keys_unmatched"]
     assert (summary["counts"]["keys"], unmatched > 0) == (len(keys), True)
-    assert "records dropped by line of the keys:\n  line 1: " in run.done.stdout
-    assert f"no record has the key of {unmatched} line" in run.done.stdout
+    assert "dropped records by line of the key file:\n  line 1: " in run.done.stdout
+    assert f"no record has the key in {unmatched} line" in run.done.stdout
     page = tmp_path / "restore.html"
     result = run_here(
         *("restore", "--input", dump, "--output", tmp_path / "paged", "--drop-keys", path),

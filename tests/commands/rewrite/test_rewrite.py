@@ -500,8 +500,8 @@ def test_dropped_keys_are_counted_by_line_and_not_printed(tmp_path: Path) -> Non
 
     result = run_here("rewrite", *inputs, "--summary", summary, "--report", report)
 
-    assert "records dropped by line of the keys:\n  line 1: 2\n  line 4: 1\n" in result.stdout
-    assert "no record has the key of 1 line:\n  line 3\n" in result.stdout
+    assert "dropped records by line of the key file:\n  line 1: 2\n  line 4: 1\n" in result.stdout
+    assert "no record has the key in 1 line:\n  line 3\n" in result.stdout
     counts = json.loads(summary.read_text())["counts"]
     assert (counts["keys"], counts["keys_unmatched"]) == (3, 1)
     said = result.stdout + result.stderr + report.read_text() + summary.read_text()

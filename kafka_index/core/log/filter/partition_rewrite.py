@@ -1,7 +1,7 @@
-"""The two passes over a partition: find the records to drop, then write its logs without them.
+"""The two passes over a partition: find the records to drop, then write logs without the records.
 
 The first pass verifies and decodes all batches before anything is written, so an unreadable
-partition is skipped completely. It also finds the batches that must stay.
+partition is skipped completely. The first pass also finds the batches that must stay.
 
 Readers of a compacted topic as a table use the newest record of each key. If it is dropped, an
 older record becomes current again; if a tombstone is dropped, its key reappears. A read_uncommitted
@@ -47,7 +47,12 @@ from kafka_index.core.kernels.headers import (
     HEADER_BASE_TIMESTAMP,
     HEADER_PRODUCER_EPOCH,
 )
-from kafka_index.core.log.filter.selection import KeyMatcher, Selection, SelectionError, matcher_of
+from kafka_index.core.log.filter.selection import (
+    KeyMatcher,
+    Selection,
+    SelectionError,
+    open_matcher,
+)
 from kafka_index.core.log.missing_offsets import ScannedLog
 from kafka_index.core.log.read.transactions import AbortedTransactions
 from kafka_index.core.log.scan.log_offsets import LogOffsets
@@ -77,7 +82,7 @@ _MAX_KEYS = 5_000_000
 _COMMITTED, _ABORTED = -1, -2
 #: Called from any thread after a pass has read a segment.
 OnRead = Callable[[SegmentFile], None]
-_NONE = -1
+_NO_OFFSET = -1
 
 
 def is_internal(partition: TopicPartition) -> bool:
@@ -96,13 +101,16 @@ class PartitionMatch:
     ----------
     records
         Number of data records.
+    dropped
+        Number of dropped records.
     revived
         Offset of a dropped record, and of the older record of its key that would become current.
     producer_ends
-        Sorted last offsets of each producer's last batch. These batches are kept, empty if needed,
-        and so are batches from `unstable_offset` on and the one at `end_offset`.
+        Sorted last offsets of each producer's last batch, which is kept, empty if needed.
     unstable_offset
-        First offset of the earliest open transaction.
+        First offset of the earliest open transaction. Transactional batches from it on are kept.
+    end_offset
+        The log end offset. The last batch is kept.
     losing
         Base offsets of the segments that lose records.
     note
@@ -130,13 +138,13 @@ class PartitionMatch:
         Source: ``Cleaner.checkBatchRetention``, which never cleans open transactions.
         """
         with_producer = batches.producer_id >= 0
-        stays = with_producer & np.isin(batches.last_offset, self.producer_ends)
-        stays |= batches.last_offset + 1 == self.end_offset
+        is_required = with_producer & np.isin(batches.last_offset, self.producer_ends)
+        is_required |= batches.last_offset + 1 == self.end_offset
         if self.unstable_offset is not None:
             is_open = batches.attributes & TRANSACTIONAL_MASK != 0
             is_open &= batches.control_type != CONTROL_MESSAGE
-            stays |= with_producer & is_open & (batches.last_offset >= self.unstable_offset)
-        return stays
+            is_required |= with_producer & is_open & (batches.last_offset >= self.unstable_offset)
+        return is_required
 
 
 def match_partition(
@@ -159,14 +167,14 @@ def match_partition(
     aborted: list[NDArray[np.void]] = []
     notes: list[str] = []
     losing: set[int] = set()
-    seen: list[ScannedLog] = []
+    scanned_logs: list[ScannedLog] = []
     budget = shared_budget(max_decompressed_bytes)
     records = dropped_records = 0
     end_offset = segments[0].base_offset
     for segment in segments:
         table = ProducerTable()
         offsets = LogOffsets(segment.base_offset)
-        seen.append(ScannedLog(segment, offsets, has_counts=True))
+        scanned_logs.append(ScannedLog(segment, offsets, has_counts=True))
         # An empty segment extends the end of the log too.
         end_offset = max(end_offset, segment.base_offset)
         for source in verified_windows(segment, notes):
@@ -194,21 +202,21 @@ def match_partition(
         for segment in segments:
             for source in verified_windows(segment):
                 data = data_batches(source)
-                of_batches = outcomes.of_batches(data.batches)
+                batch_outcomes = outcomes.of_batches(data.batches)
                 for numbers, rows, dropped in matcher.match(data, segment):
-                    revival.note_records(rows, dropped, of_batches[numbers])
-    opened = entries["current_txn_first_offset"]
-    opened = opened[opened >= 0]
+                    revival.note_records(rows, dropped, batch_outcomes[numbers])
+    open_offsets = entries["current_txn_first_offset"]
+    open_offsets = open_offsets[open_offsets >= 0]
     return PartitionMatch(
         records,
         dropped_records,
         None if revival is None else revival.find(),
         np.sort(entries["last_offset"][entries["last_offset"] >= 0]),
-        int(opened.min()) if len(opened) else None,
+        int(open_offsets.min()) if len(open_offsets) else None,
         end_offset,
         frozenset(losing),
         notes[0] if notes else None,
-        tuple(seen),
+        tuple(scanned_logs),
         dict(matcher.counts),
     )
 
@@ -218,7 +226,7 @@ def verified_windows(
 ) -> Iterator[WindowBatches]:
     """Yield the verified batches of a segment.
 
-    If the last batch is one that a broker truncates at every start, a note is added.
+    If a broker truncates the last batch at every start, a note is added to `notes`.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True, recovers=False)
     order = BatchOrder(segment.base_offset)
@@ -233,25 +241,28 @@ def verified_windows(
     if not (stop.is_tail and segment.is_last):
         raise stop.error(CorruptLogError, segment.log_path)
     if notes is not None and stop.code != PREALLOCATED_TAIL:
-        notes.append(_note_of_tail(segment, stop, order.next_offset))
+        notes.append(_describe_tail(segment, stop, order.next_offset))
 
 
-def _note_of_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
-    """Return a note if a broker truncates the end of an active segment; raise for a loss."""
+def _describe_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
+    """Describe the end of an active segment that a broker truncates.
+
+    Raises `CorruptLogError` if committed records are lost.
+    """
     root = DataDirectory(os.path.dirname(segment.partition_directory))
     committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
     if committed > end_offset:
         raise CorruptLogError(
-            "the last batch is torn, and the high watermark or recovery "
-            "point lies after it: committed records are lost",
+            "committed records are lost: the last batch is torn, and the log ends below the high "
+            "watermark or the recovery point",
             path=segment.log_path,
             position_bytes=stop.position_bytes,
-            expected=f"an end at offset {committed} or later",
+            expected=f"an end offset of {committed} or more",
             found=end_offset,
             hint="restore the partition from another replica",
         )
-    cut_bytes = segment.log_size_bytes - stop.position_bytes
-    return f"{segment.log_path}: a torn last batch is skipped ({cut_bytes:,} B)"
+    tail_bytes = segment.log_size_bytes - stop.position_bytes
+    return f"{segment.log_path}: a torn last batch is skipped ({tail_bytes:,} B)"
 
 
 def data_batches(source: WindowBatches) -> WindowBatches:
@@ -263,11 +274,13 @@ class RecordMatcher:
     """Decodes the columns that the selection needs, and evaluates it."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
-        self._matcher = matcher_of(selection)
+        self._matcher = open_matcher(selection)
         self._columns = tuple(dict.fromkeys(("offset", "key", *selection.columns)))
         # The columns do not depend on the partition.
-        parts = RecordTable("", -1, self._columns).parts
-        self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), parts, verify_crc=True)
+        field_names = RecordTable("", -1, self._columns).parts
+        self._decoder = RecordDecoder(
+            shared_budget(max_decompressed_bytes), field_names, verify_crc=True
+        )
 
     @property
     def counts(self) -> Mapping[int, int]:
@@ -277,7 +290,7 @@ class RecordMatcher:
     def match(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
-        """Yield, for each chunk of records, batch numbers, records, and which are dropped."""
+        """Yield chunks of records, with their batch numbers and a mask of the dropped records."""
         table = RecordTable(segment.topic, segment.partition, self._columns)
 
         def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
@@ -296,12 +309,12 @@ def decode(
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
     """Decode batches; raise for corruption."""
     positions = source.batches.position_bytes
-    for found in decoder.decode(
+    for decoded in decoder.decode(
         source.window, positions - source.position_bytes, source.batches.size_bytes, convert
     ):
-        if isinstance(found, BatchDamage):
-            raise found.error.at(segment.log_path, int(positions[found.batch]))
-        yield found
+        if isinstance(decoded, BatchDamage):
+            raise decoded.error.at(segment.log_path, int(positions[decoded.batch]))
+        yield decoded
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,28 +350,28 @@ class Outcomes:
 
 
 @dataclass(slots=True)
-class _View:
-    """The records of a key that a reader sees."""
+class _KeyView:
+    """The records of a key that a kind of reader returns."""
 
     #: Offset of the newest record that stays, and of a newer record that is dropped.
-    older: int = _NONE
-    dropped: int = _NONE
+    older: int = _NO_OFFSET
+    dropped: int = _NO_OFFSET
 
     def drop(self, offset: int) -> None:
-        if self.older != _NONE:
+        if self.older != _NO_OFFSET:
             self.dropped = offset
 
     def keep(self, offset: int) -> None:
-        self.older, self.dropped = offset, _NONE
+        self.older, self.dropped = offset, _NO_OFFSET
 
 
 @dataclass(slots=True)
-class _Key:
+class _KeyRecords:
     """The records of a key so far."""
 
-    uncommitted: _View = field(default_factory=_View)
+    uncommitted: _KeyView = field(default_factory=_KeyView)
     #: The view if all open transactions abort.
-    committed: _View = field(default_factory=_View)
+    committed: _KeyView = field(default_factory=_KeyView)
     #: For each open transaction: its newest dropped record that is not certainly superseded, and an
     #: older one.
     opened: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -367,7 +380,7 @@ class _Key:
         self.uncommitted.drop(offset)
         if outcome == _COMMITTED:
             self.committed.drop(offset)
-        elif outcome != _ABORTED and self.committed.older != _NONE:
+        elif outcome != _ABORTED and self.committed.older != _NO_OFFSET:
             self.opened[outcome] = offset, self.committed.older
 
     def keep(self, offset: int, outcome: int) -> None:
@@ -377,13 +390,13 @@ class _Key:
             self.opened.clear()
         elif outcome != _ABORTED:
             self.opened.pop(outcome, None)
-            if self.committed.dropped == _NONE:
+            if self.committed.dropped == _NO_OFFSET:
                 self.committed.older = offset
 
     def revived(self) -> tuple[int, int] | None:
         """Return the offsets of a dropped record, and of the older record that it would revive."""
         for view in (self.uncommitted, self.committed):
-            if view.dropped != _NONE:
+            if view.dropped != _NO_OFFSET:
                 return view.dropped, view.older
         return max(self.opened.values(), default=None)
 
@@ -392,7 +405,7 @@ class Revival:
     """Collects the keys of dropped records, then looks for older and newer records that stay."""
 
     def __init__(self) -> None:
-        self._keys: dict[bytes, _Key | None] = {}
+        self._keys: dict[bytes, _KeyRecords | None] = {}
 
     @property
     def has_keys(self) -> bool:
@@ -404,8 +417,9 @@ class Revival:
         self._keys |= dict.fromkeys(key for key in keys if key is not None)
         if len(self._keys) > _MAX_KEYS:
             raise SelectionError(
-                "too many keys are dropped to find out what would be revived",
-                expected=f"{_MAX_KEYS} or fewer",
+                "the condition drops records of too many keys to find the records that would "
+                "reappear",
+                expected=f"{_MAX_KEYS} keys or fewer",
                 hint="rewrite topic by topic, or give --allow-revive",
             )
 
@@ -415,20 +429,20 @@ class Revival:
         """Process the records of a chunk in the second pass, with their `Outcomes.of_batches`."""
         offsets = rows.column("offset").to_pylist()
         keys = rows.column("key").to_pylist()
-        known = self._keys
+        key_records = self._keys
         for row, key in enumerate(keys):
-            if key not in known:
+            if key not in key_records:
                 continue
-            found = known[key]
-            if found is None:
-                found = known[key] = _Key()
-            note = found.drop if dropped[row] else found.keep
-            note(offsets[row], int(outcomes[row]))
+            records = key_records[key]
+            if records is None:
+                records = key_records[key] = _KeyRecords()
+            update = records.drop if dropped[row] else records.keep
+            update(offsets[row], int(outcomes[row]))
 
     def find(self) -> tuple[int, int] | None:
         """Return the offsets of a dropped record, and of the older record that would reappear."""
-        for found in self._keys.values():
-            revived = None if found is None else found.revived()
+        for records in self._keys.values():
+            revived = None if records is None else records.revived()
             if revived is not None:
                 return revived
         return None
@@ -454,82 +468,88 @@ class SegmentRewriter:
                 for source in verified_windows(segment):
                     self._write(source, segment, file)
                 file.flush()
-                written = os.fstat(file.fileno())
+                status = os.fstat(file.fileno())
         except OSError as error:
             raise publish_error(error, path, "write the log") from error
-        return segment.copied_to(path, written)
+        return segment.copied_to(path, status)
 
     def _write(self, source: WindowBatches, segment: SegmentFile, file: BinaryIO) -> None:
         """Write the batches of a window; copy ranges of unchanged batches at once."""
         batches = source.batches
-        new = dict(self._rewritten(source, segment)) if self._match.dropped else {}
-        done = 0
-        for number in sorted(new):
-            _copy(source, done, number, file)
-            file.write(new[number])
-            done = number + 1
-        _copy(source, done, batches.rows, file)
+        replacements = dict(self._rewrite_batches(source, segment)) if self._match.dropped else {}
+        next_batch = 0
+        for number in sorted(replacements):
+            _copy_batches(source, next_batch, number, file)
+            file.write(replacements[number])
+            next_batch = number + 1
+        _copy_batches(source, next_batch, batches.rows, file)
 
-    def _rewritten(
+    def _rewrite_batches(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[int, bytes]]:
         """Yield the numbers of batches that lose records, with their replacements."""
         data = data_batches(source)
-        dropped = self._dropped(data, segment)
-        if not dropped:
+        masks = self._match_batches(data, segment)
+        if not masks:
             return
-        touched = np.array(sorted(dropped))
-        part = data.select(touched)
-        headers = part.read_headers()
-        stays = self._match.stays(part.batches)
-        places = np.searchsorted(source.batches.position_bytes, part.batches.position_bytes)
-        kept = self._kept_rows(part, [dropped[int(number)] for number in touched], segment)
-        for row, place in enumerate(places.tolist()):
-            rows = kept.get(row)
+        changed = np.array(sorted(masks))
+        changed_batches = data.select(changed)
+        headers = changed_batches.read_headers()
+        stays = self._match.stays(changed_batches.batches)
+        batch_numbers = np.searchsorted(
+            source.batches.position_bytes, changed_batches.batches.position_bytes
+        )
+        remaining = self._read_remaining_rows(
+            changed_batches, [masks[int(number)] for number in changed], segment
+        )
+        for row, batch_number in enumerate(batch_numbers.tolist()):
+            rows = remaining.get(row)
             if rows is not None:
-                yield place, _encoded(part.batches, headers, row, rows)
+                yield batch_number, _encode_remaining(changed_batches.batches, headers, row, rows)
             elif stays[row]:
-                yield place, _emptied(part.batches, headers, row)
+                yield batch_number, _encode_empty(changed_batches.batches, headers, row)
             else:
-                yield place, b""
+                yield batch_number, b""
 
-    def _dropped(
+    def _match_batches(
         self, data: WindowBatches, segment: SegmentFile
     ) -> dict[int, list[NDArray[np.bool_]]]:
-        found: dict[int, list[NDArray[np.bool_]]] = defaultdict(list)
+        masks: dict[int, list[NDArray[np.bool_]]] = defaultdict(list)
         losing: set[int] = set()
         for numbers, _, dropped in self._matcher.match(data, segment):
             losing.update(np.unique(numbers[dropped]).tolist())
-            for number, rows in _runs(numbers):
-                found[number].append(dropped[rows])
-        return {number: found[number] for number in losing}
+            for number, rows in _group_rows(numbers):
+                masks[number].append(dropped[rows])
+        return {number: masks[number] for number in losing}
 
-    def _kept_rows(
+    def _read_remaining_rows(
         self,
-        part: WindowBatches,
+        source: WindowBatches,
         dropped: list[list[NDArray[np.bool_]]],
         segment: SegmentFile,
     ) -> Mapping[int, pa.RecordBatch]:
         table = RecordTable(segment.topic, segment.partition, _COLUMNS)
-        numbers = np.arange(part.batches.rows)
+        numbers = np.arange(source.batches.rows)
 
         def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
-            return chunk.of_batches(numbers), table.convert(chunk, part)
+            return chunk.of_batches(numbers), table.convert(chunk, source)
 
-        masks = [np.concatenate(parts) for parts in dropped]
-        done: dict[int, int] = defaultdict(int)
-        kept: dict[int, list[pa.RecordBatch]] = defaultdict(list)
-        for of_batches, rows in decode(self._decoder, part, segment, convert):
-            for number, run in _runs(of_batches):
-                start = done[number]
-                done[number] += run.stop - run.start
-                stays = ~masks[number][start : done[number]]
+        masks = [np.concatenate(chunks) for chunks in dropped]
+        row_counts: dict[int, int] = defaultdict(int)
+        remaining: dict[int, list[pa.RecordBatch]] = defaultdict(list)
+        for batch_numbers, rows in decode(self._decoder, source, segment, convert):
+            for number, row_range in _group_rows(batch_numbers):
+                start = row_counts[number]
+                row_counts[number] += row_range.stop - row_range.start
+                stays = ~masks[number][start : row_counts[number]]
                 if stays.any():
-                    kept[number].append(rows.slice(run.start, len(stays)).filter(pa.array(stays)))
-        return {number: pa.concat_batches(parts) for number, parts in kept.items()}
+                    remaining[number].append(
+                        rows.slice(row_range.start, len(stays)).filter(pa.array(stays))
+                    )
+        return {number: pa.concat_batches(chunks) for number, chunks in remaining.items()}
 
 
-def _runs(numbers: Longs) -> Iterator[tuple[int, slice]]:
+def _group_rows(numbers: Longs) -> Iterator[tuple[int, slice]]:
     """Yield each number of an ascending column with its range of rows."""
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
@@ -537,7 +557,7 @@ def _runs(numbers: Longs) -> Iterator[tuple[int, slice]]:
             yield int(numbers[start]), slice(start, end)
 
 
-def _copy(source: WindowBatches, first: int, end: int, file: BinaryIO) -> None:
+def _copy_batches(source: WindowBatches, first: int, end: int, file: BinaryIO) -> None:
     if end > first:
         batches = source.batches
         start = int(batches.position_bytes[first]) - source.position_bytes
@@ -545,7 +565,7 @@ def _copy(source: WindowBatches, first: int, end: int, file: BinaryIO) -> None:
         file.write(source.window[start : stop - source.position_bytes].data)
 
 
-def _fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
+def _header_fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
     """Return the header fields of a batch that do not follow from its records."""
     attributes = int(batches.attributes[row])
     append_time = attributes & TIMESTAMP_TYPE_MASK
@@ -573,7 +593,9 @@ def _fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
     )
 
 
-def _encoded(batches: BatchColumns, headers: Longs, row: int, records: pa.RecordBatch) -> bytes:
+def _encode_remaining(
+    batches: BatchColumns, headers: Longs, row: int, records: pa.RecordBatch
+) -> bytes:
     offsets = records.column("offset").to_numpy()
     rows = RecordRows.of_arrays(
         offsets,
@@ -582,18 +604,18 @@ def _encoded(batches: BatchColumns, headers: Longs, row: int, records: pa.Record
         records.column("value"),
         records.column("headers"),
     )
-    is_old = int(batches.magic[row]) < MAGIC_RECORD_BATCH
-    base_offset = int(offsets[0] if is_old else batches.base_offset[row])
+    is_message = int(batches.magic[row]) < MAGIC_RECORD_BATCH
+    base_offset = int(offsets[0] if is_message else batches.base_offset[row])
     # The log must not end earlier, even if the last message of a wrapper is dropped.
     delta = int(batches.last_offset[row]) - base_offset
-    fields = replace(_fields(batches, headers, row), last_offset_delta=delta)
+    fields = replace(_header_fields(batches, headers, row), last_offset_delta=delta)
     return encode_batch(rows, base_offset, fields)
 
 
-def _emptied(batches: BatchColumns, headers: Longs, row: int) -> bytes:
+def _encode_empty(batches: BatchColumns, headers: Longs, row: int) -> bytes:
     return write_empty_batch(
         int(batches.base_offset[row]),
         int(batches.last_offset[row]),
         int(batches.max_timestamp_ms[row]),
-        _fields(batches, headers, row),
+        _header_fields(batches, headers, row),
     )

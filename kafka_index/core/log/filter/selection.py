@@ -32,16 +32,16 @@ from kafka_index.core.records.record_table import record_schema
 
 
 class KeyLines(tuple[bytes, ...]):  # noqa: SLOT001, because tuples vary in size
-    """Keys, with the line number of each in its file, from 1; picklable."""
+    """Keys with their line numbers in a file, from 1; picklable."""
 
     lines: tuple[int, ...]
 
     @classmethod
     def of(cls, keys: Sequence[bytes], lines: Iterable[int] | None = None) -> Self:
-        """Create from keys; by default each key is on its own line."""
-        found = cls(keys)
-        found.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
-        return found
+        """Create from keys; by default, line numbers are consecutive."""
+        key_lines = cls(keys)
+        key_lines.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
+        return key_lines
 
 
 def read_keys(path: str) -> KeyLines:
@@ -51,25 +51,27 @@ def read_keys(path: str) -> KeyLines:
     """
     keys, lines = [], []
     for number, line in enumerate(read_text(path, "the keys").split("\n"), start=1):
-        text = line.rstrip("\r")
-        if not text:
+        key_text = line.rstrip("\r")
+        if not key_text:
             continue
         try:
-            keys.append(parse_bytes(text))
+            keys.append(parse_bytes(key_text))
         except InputError as error:
             raise InputError(
-                f"line {number} is not a key", path=path, expected="text, hex: or base64:"
+                f"line {number} is not a key",
+                path=path,
+                expected="text, or hex: or base64: with digits",
             ) from error
         lines.append(number)
     if not keys:
-        raise InputError("there is no key in the file", path=path)
+        raise InputError("the file contains no key", path=path)
     return KeyLines.of(keys, lines)
 
 
 class KeyMatcher:
     """Selects the records with given keys, for one thread.
 
-    `counts` has the number of records by key, in the order of the sorted keys.
+    `counts` has the number of records of each key, keyed by the index in the sorted keys.
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
@@ -77,21 +79,23 @@ class KeyMatcher:
         self.counts: Counter[int] = Counter()
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        found = pc.index_in(rows.column("key"), value_set=self._keys)
-        numbers, counts = np.unique(found.drop_null().to_numpy(), return_counts=True)
+        key_numbers = pc.index_in(rows.column("key"), value_set=self._keys)
+        numbers, counts = np.unique(key_numbers.drop_null().to_numpy(), return_counts=True)
         self.counts.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
-        matches: NDArray[np.bool_] = found.is_valid().to_numpy(zero_copy_only=False)
+        matches: NDArray[np.bool_] = key_numbers.is_valid().to_numpy(zero_copy_only=False)
         return matches
 
 
-def records_by_line(keys: tuple[bytes, ...], parts: Iterable[Mapping[int, int]]) -> dict[int, int]:
+def records_by_line(
+    keys: tuple[bytes, ...], counts_by_key: Iterable[Mapping[int, int]]
+) -> dict[int, int]:
     """Return the number of records by line, from the counts of `KeyMatcher`."""
     counts: Counter[int] = Counter()
-    for part in parts:
-        counts.update(part)
-    number_of = {key: number for number, key in enumerate(sorted(set(keys)))}
+    for key_counts in counts_by_key:
+        counts.update(key_counts)
+    number_by_key = {key: number for number, key in enumerate(sorted(set(keys)))}
     lines = keys.lines if isinstance(keys, KeyLines) else range(1, len(keys) + 1)
-    return {line: counts[number_of[key]] for line, key in zip(lines, keys, strict=True)}
+    return {line: counts[number_by_key[key]] for line, key in zip(lines, keys, strict=True)}
 
 
 def key_counts(by_line: Mapping[int, int]) -> Mapping[str, int]:
@@ -107,10 +111,10 @@ def key_sections(by_line: Mapping[int, int]) -> list[Section]:
     """
     counts = [f"line {line}: {format_count(count)}" for line, count in by_line.items() if count]
     unmatched = [f"line {line}" for line, count in by_line.items() if not count]
-    what = plural(len(unmatched), "line")
+    unmatched_lines = plural(len(unmatched), "line")
     return [
-        Section("records dropped by line of the keys:", counts, GOOD, noun="line"),
-        Section(f"no record has the key of {what}:", unmatched, noun="line"),
+        Section("dropped records by line of the key file:", counts, GOOD, noun="line"),
+        Section(f"no record has the key in {unmatched_lines}:", unmatched, noun="line"),
     ]
 
 
@@ -121,7 +125,7 @@ _VIEW = """
     SELECT topic, "partition", "offset", 2 * "timestamp"::HUGEINT AS "timestamp",
         text_of(key) AS key, headers FROM rows
 """
-#: The same of records with decoded keys or values, with their side columns; times may be null.
+#: View of records with decoded keys or values, and their side columns; times may be null.
 _TYPED_VIEW = """
     SELECT * REPLACE (2 * "timestamp"::HUGEINT AS "timestamp" {key}) FROM rows
 """
@@ -150,7 +154,7 @@ class _Kind(Enum):
     TIME = "a time"
     NULL = "NULL"
     BOOLEAN = "a condition"
-    #: Its type is known once its schemas are: DuckDB compares it.
+    #: The schemas determine the type, so DuckDB compares the values.
     MEMBER = "a member of a decoded key or value"
 
 
@@ -166,12 +170,12 @@ COLUMNS = {
 CONDITION_COLUMNS = (*COLUMNS, "headers")
 #: A node of DuckDB's syntax tree.
 _Node = Mapping[str, Any]
-#: The decoded columns and members that may be compared, and which of them are.
+#: The decoded columns and members that may be compared. The value is True if they are compared.
 _Members = dict[str, bool]
 
 
 class _Operand(NamedTuple):
-    """A part of a condition: its kind, its SQL, and its value if it is a constant."""
+    """An operand of a condition; `constant` is the value of a constant."""
 
     kind: _Kind
     sql: str
@@ -181,7 +185,7 @@ class _Operand(NamedTuple):
         if _Kind.MEMBER in (self.kind, kind):
             return self.sql
         if self.constant is not None and kind is _Kind.TIME:
-            return _time(self.kind, self.constant)
+            return _translate_time(self.kind, self.constant)
         if self.constant is not None and (self.kind, kind) == (_Kind.TEXT, _Kind.NUMBER):
             number = parse_integer(self.constant)
             if number is not None:
@@ -197,7 +201,7 @@ class _Operand(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """How a node becomes SQL from its children, which all have the same kind."""
+    """The SQL of a node, with places for the SQL of its children, which all have the same kind."""
 
     sql: str
     kind: _Kind = _Kind.BOOLEAN
@@ -206,17 +210,19 @@ class _Rule(NamedTuple):
     def apply(self, operands: Sequence[_Operand]) -> _Operand:
         # The kind of a column takes precedence over the kind of a constant.
         kind = min(
-            operands, key=lambda each: (each.kind is _Kind.NULL, each.constant is not None)
+            operands, key=lambda operand: (operand.kind is _Kind.NULL, operand.constant is not None)
         ).kind
         if any(operand.kind is _Kind.MEMBER for operand in operands):
             kind = _Kind.MEMBER
         elif kind not in self.children:
             kind = next(iter(self.children))
-        parts = [operand.converted(kind) for operand in operands]
+        operand_sqls = [operand.converted(kind) for operand in operands]
         if "{list}" in self.sql:
-            sql = self.sql.format(parts[0], list=", ".join(parts[1:]))
+            sql = self.sql.format(operand_sqls[0], list=", ".join(operand_sqls[1:]))
         else:
-            sql = self.sql.format(*parts) if "{}" in self.sql else self.sql.join(parts)
+            sql = (
+                self.sql.format(*operand_sqls) if "{}" in self.sql else self.sql.join(operand_sqls)
+            )
         return _Operand(self.kind, f"({sql})")
 
 
@@ -248,9 +254,9 @@ _RULES = {
     "length()": _Rule("length({})", _Kind.NUMBER, _TEXTS),
 }
 #: Members of nodes that contain children, in order.
-_CHILDREN = ("left", "right", "input", "lower", "upper")
+_CHILD_MEMBERS = ("left", "right", "input", "lower", "upper")
 #: Other members that a supported function call may have.
-_PLAIN = {
+_FUNCTION_MEMBERS = {
     "type": "FUNCTION",
     "schema": "",
     "catalog": "",
@@ -266,18 +272,18 @@ class SelectionError(InputError):
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """A validated condition, as given and in SQL for DuckDB; small and picklable."""
+    """A validated condition: the user's text, and SQL for DuckDB; small and picklable."""
 
     text: str
     sql: str
-    #: The decoded columns that it compares, and members such as ``value.customer.id``.
+    #: The compared decoded columns, and members such as ``value.customer.id``.
     members: tuple[str, ...] = ()
 
     @classmethod
-    def of_decoded(cls, text: str, columns: Collection[str]) -> Condition:
-        """Parse a condition over records with decoded columns, and members of these.
+    def parse_decoded(cls, text: str, columns: Collection[str]) -> Condition:
+        """Parse a condition over decoded columns and their members.
 
-        Their types are not known yet: the first match may be an error.
+        Types are unknown until the first match, which may raise `SelectionError`.
         """
         members = dict.fromkeys(columns, False)
         sql = _parse(text, members)
@@ -287,7 +293,7 @@ class Condition:
     def parse(cls, text: str) -> Condition:
         condition = cls(text, _parse(text))
         row = dict.fromkeys(CONDITION_COLUMNS) | {"partition": 0, "offset": 0, "timestamp": 0}
-        # DuckDB raises its errors here, before work starts.
+        # Evaluated on a row without values, so that DuckDB raises errors before the run starts.
         rows = pa.RecordBatch.from_pylist([row], schema=record_schema(CONDITION_COLUMNS))
         ConditionMatcher(condition).match(rows)
         return condition
@@ -310,26 +316,27 @@ class ConditionMatcher:
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which records satisfy the condition; raises `InputError` if DuckDB fails."""
         times = rows.column("timestamp").cast(pa.timestamp("ms", "UTC")).view(pa.int64())
-        place = rows.schema.get_field_index("timestamp")
-        numbers = rows.set_column(place, pa.field("timestamp", pa.int64()), times)
-        self._database.register("rows", pa.Table.from_batches([numbers]))
+        column_number = rows.schema.get_field_index("timestamp")
+        numeric_rows = rows.set_column(column_number, pa.field("timestamp", pa.int64()), times)
+        self._database.register("rows", pa.Table.from_batches([numeric_rows]))
         view = _VIEW
         if self._condition.members:
             is_text = pa.types.is_binary(rows.schema.field("key").type)
             view = _TYPED_VIEW.format(key=", text_of(key) AS key" if is_text else "")
         try:
-            found = self._database.sql(f"{self._select} ({view})").to_arrow_table()
+            result = self._database.sql(f"{self._select} ({view})").to_arrow_table()
         except self._error as error:
             line = str(error).strip().splitlines()[0]
             raise SelectionError(
-                f"not a condition: {line}",
+                f"the condition is invalid: {line}",
                 found=self._condition.text,
                 hint=f"see {help_page('rewrite')}",
             ) from error
-        column = found.column("dropped")
+        column = result.column("dropped")
         if not pa.types.is_boolean(column.type):
             raise SelectionError(
-                "the condition is neither true nor false", found=self._condition.text
+                "the result of the condition is neither true nor false",
+                found=self._condition.text,
             )
         matches: NDArray[np.bool_] = column.to_numpy().astype(np.bool_)
         return matches
@@ -353,7 +360,7 @@ class DecodedCondition(Protocol):
 
     @property
     def identity(self) -> str:
-        """What the condition depends on, besides its text."""
+        """The types and settings that affect the result of the condition."""
         ...
 
     def matcher(self) -> RowMatcher:
@@ -379,8 +386,8 @@ class Selection:
         return ("key",) if self.condition is None else CONDITION_COLUMNS
 
 
-def matcher_of(selection: Selection) -> RowMatcher | KeyMatcher:
-    """Return a matcher of the selected records, for one thread."""
+def open_matcher(selection: Selection) -> RowMatcher | KeyMatcher:
+    """Return a matcher of the selected records, for use in one thread."""
     if selection.decoded is not None:
         return selection.decoded.matcher()
     if selection.condition is not None:
@@ -393,58 +400,62 @@ def _parse(text: str, members: _Members | None = None) -> str:
 
     With `members`, decoded columns may be compared; the compared members are marked.
 
-    In this SQL, times are twice their milliseconds, so that a time between two milliseconds is an
-    integer too.
+    In the SQL, a time is twice its milliseconds, so that a time between two milliseconds is also an
+    integer.
     """
     import duckdb  # noqa: PLC0415
 
     if not text.strip():
-        raise _no_condition("it is empty")
-    sql = f"SELECT NULL WHERE ({_with_quoted_offset(text)}\n)"
+        raise _condition_error("the text is empty")
+    sql = f"SELECT NULL WHERE ({_quote_offset(text)}\n)"
     with duckdb.connect(":memory:", config=_DATABASE) as database:
         row = database.execute("SELECT json_serialize_sql(?::VARCHAR)", [sql]).fetchone()
     match json.decode(row[0] if row else "null"):
         case {"error": True, "error_message": str(message)}:
-            raise _no_condition(message.partition("\n")[0])
+            raise _condition_error(message.partition("\n")[0])
         case {"statements": [{"node": {"type": "SELECT_NODE", "where_clause": dict(node)}}]}:
-            condition = _checked(node, sql.encode(), members)
+            condition = _translate(node, sql.encode(), members)
             if condition.kind in (_Kind.BOOLEAN, _Kind.MEMBER):
                 return condition.sql
-    raise _no_condition("it is neither true nor false")
+    raise _condition_error("the result is neither true nor false")
 
 
-def _checked(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) -> _Operand:
+def _translate(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) -> _Operand:
     """Check and translate a node of a statement's syntax tree."""
     if depth > _MAX_DEPTH:
-        raise _too_deep()
-    name, children = _rule_of(node)
+        raise _depth_error()
+    name, children = _rule_and_children(node)
     operands = []
     if name in _RULES:
-        operands = [_checked(child, sql, members, depth + 1) for child in children]
+        operands = [_translate(child, sql, members, depth + 1) for child in children]
     if operands and _RULES[name].sql.count("{}") in (0, len(operands)):
         return _RULES[name].apply(operands)
-    operand = None if members is None else _member(node, members)
-    operand = operand or _leaf(node)
+    operand = None if members is None else _translate_member(node, members)
+    operand = operand or _translate_leaf(node)
     if operand is None:
         start = node["query_location"]
-        shown = (sql[start : start + node["query_location_length"]] or sql).decode(errors="replace")
-        part, dot, _ = shown.partition(".")
-        is_member = dot and part in ("key", "value") and part not in (members or {})
+        node_sql = (sql[start : start + node["query_location_length"]] or sql).decode(
+            errors="replace"
+        )
+        column, dot, _ = node_sql.partition(".")
+        is_member = dot and column in ("key", "value") and column not in (members or {})
         if is_member:
-            raise _no_condition(f"{shown!r} is a member of a decoded {part}, and requires decode")
-        raise _no_condition(f"{shown!r} is not expected here")
+            raise _condition_error(
+                f"{node_sql!r} is a member of a decoded {column}, and requires decode"
+            )
+        raise _condition_error(f"{node_sql!r} is not supported")
     return operand
 
 
-def _rule_of(node: _Node) -> tuple[str, list[_Node]]:
+def _rule_and_children(node: _Node) -> tuple[str, list[_Node]]:
     """Return the name of a node in `_RULES`, and its children."""
     match node:
         case {"function_name": name, "arguments": arguments, **others}:
             is_plain = (
                 not any(argument["name"] for argument in arguments)
-                and _PLAIN.items() <= others.items()
+                and _FUNCTION_MEMBERS.items() <= others.items()
             )
-            return f"{name}()" if is_plain else "", [each["expression"] for each in arguments]
+            return f"{name}()" if is_plain else "", [node["expression"] for node in arguments]
         case {
             "type": "OPERATOR_CAST",
             "child": child,
@@ -453,14 +464,17 @@ def _rule_of(node: _Node) -> tuple[str, list[_Node]]:
             return f"CAST {name.upper()}", [child]
         case {"type": name, "children": children}:
             return name, children
-    return node["type"], [node[name] for name in _CHILDREN if name in node]
+    return node["type"], [node[name] for name in _CHILD_MEMBERS if name in node]
 
 
-def _member(node: _Node, members: _Members) -> _Operand | None:
-    """Translate a decoded column, a member of one, or a constant for these only."""
+def _translate_member(node: _Node, members: _Members) -> _Operand | None:
+    """Translate a decoded column, a member, or a constant that only members are compared with."""
     match node:
         case {"type": "COLUMN_REF", "column_names": [str(column), *path]} if column in members:
             names = [column, *path]
+            for name in path:
+                if "." in name:
+                    raise _condition_error(f"the member name {name!r} contains a dot")
             members[".".join(names)] = True
             quoted = ['"' + name.replace('"', '""') + '"' for name in names]
             return _Operand(_Kind.MEMBER, ".".join(quoted))
@@ -471,7 +485,7 @@ def _member(node: _Node, members: _Members) -> _Operand | None:
     return None
 
 
-def _leaf(node: _Node) -> _Operand | None:
+def _translate_leaf(node: _Node) -> _Operand | None:
     """Translate a column or a constant."""
     match node:
         case {"type": "COLUMN_REF", "column_names": [name]} if name.lower() in COLUMNS:
@@ -479,32 +493,33 @@ def _leaf(node: _Node) -> _Operand | None:
         case {"literal": {"kind": "NULL_LITERAL"}}:
             return _Operand(_Kind.NULL, "NULL")
         case {"literal": {"kind": "STRING", "text": text}}:
-            return _Operand(_Kind.TEXT, _quoted(text), text)
+            return _Operand(_Kind.TEXT, _quote(text), text)
         case {"function_name": "header", "arguments": [{"expression": {"literal": literal}}]} if (
-            literal["kind"] == "STRING" and _rule_of(node)[0]
+            literal["kind"] == "STRING" and _rule_and_children(node)[0]
         ):
-            return _Operand(_Kind.TEXT, f"header_of(headers, {_quoted(literal['text'])})")
+            return _Operand(_Kind.TEXT, f"header_of(headers, {_quote(literal['text'])})")
         case {"literal": {"kind": "INTEGER", "text": text}} if _NUMBER.fullmatch(text):
             return _Operand(_Kind.NUMBER, text, text)
     return None
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
-def _with_quoted_offset(text: str) -> str:
+def _quote_offset(text: str) -> str:
     """Quote the column ``offset``, which is a keyword of SQL.
 
-    Raises `InputError` for comments, for quotes other than single ones, for non-ASCII characters
-    outside strings, and for unbalanced parentheses.
+    Raises `InputError` for comments, for double quotes except around member names, for non-ASCII
+    characters outside quotes, and for unbalanced parentheses. A double-quoted name that is not a
+    member may be meant as a string.
     """
     import duckdb  # noqa: PLC0415
 
     try:
         content = text.encode()
     except UnicodeEncodeError as error:
-        raise _no_condition("it is not UTF-8") from error
+        raise _condition_error("the text is not UTF-8") from error
     kinds = duckdb.token_type
     tokens = duckdb.tokenize(text)
     # Positions are in bytes.
@@ -514,29 +529,30 @@ def _with_quoted_offset(text: str) -> str:
         word = content[start:end]
         depth += word.startswith(b"(") - word.startswith(b")")
         if depth > _MAX_DEPTH:
-            raise _too_deep()
+            raise _depth_error()
+        is_member = word.startswith(b'"') and bool(words) and words[-1].strip() == b"."
         is_plain = word.isascii() and not word.startswith((b'"', b";")) and kind != kinds.comment
-        is_known = word.startswith(b"'") if kind == kinds.string_const else is_plain
-        if depth < 0 or not is_known:
-            shown = word.decode(errors="replace").strip()
-            raise _no_condition(f"{shown!r} is not expected here")
+        is_allowed = word.startswith(b"'") if kind == kinds.string_const else is_plain or is_member
+        if depth < 0 or not is_allowed:
+            token = word.decode(errors="replace").strip()
+            raise _condition_error(f"{token!r} is not supported")
         is_offset = kind == kinds.keyword and word.strip().lower() == b"offset"
         words.append(b'"offset" ' if is_offset else word)
     return b"".join(words).decode()
 
 
-def _no_condition(reason: str) -> InputError:
+def _condition_error(reason: str) -> InputError:
     return InputError(
-        f"not a condition: {reason}",
+        f"the condition is invalid: {reason}",
         hint=f"put strings and times in single quotes; see {help_page('rewrite')}",
     )
 
 
-def _too_deep() -> InputError:
+def _depth_error() -> InputError:
     return InputError("the condition is nested too deeply", expected=f"{_MAX_DEPTH} levels")
 
 
-def _time(kind: _Kind, text: str) -> str:
+def _translate_time(kind: _Kind, text: str) -> str:
     """Return twice the milliseconds of a time; minus one for a time between two milliseconds."""
     if kind is _Kind.NUMBER:
         number = int(text)
@@ -544,9 +560,9 @@ def _time(kind: _Kind, text: str) -> str:
         return str(2 * (number if number == NO_TIMESTAMP else parse_time(number)))
     if is_relative(text):
         raise InputError(
-            "a time that differs in each run",
-            expected="a fixed value, so that an interrupted rewrite can be run again",
+            "the condition contains a time that differs in each run",
+            expected="a fixed time, so that an interrupted rewrite can be run again",
             found=repr(text),
-            hint="give the time itself, such as '2024-05-01T00:00:00Z'",
+            hint="give a fixed time, such as '2024-05-01T00:00:00Z'",
         )
     return str(2 * parse_time(text) - is_between_milliseconds(text.strip()))
