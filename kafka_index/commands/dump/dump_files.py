@@ -66,7 +66,7 @@ from kafka_index.core.job.result import ReportSink
 from kafka_index.core.kernels.headers import HEADER_BASE_TIMESTAMP
 from kafka_index.core.log.scan.scanner import BatchOrder
 from kafka_index.core.log.scan.segment_scan import LogFileSource, read_batches
-from kafka_index.core.log.state.snapshots import stored_entries
+from kafka_index.core.log.state.snapshots import decode_stored_entries
 from kafka_index.core.logdir.listing import list_dump
 from kafka_index.core.logdir.metadata_files import read_text, read_topic_id
 from kafka_index.core.logdir.partition_files import SegmentFile
@@ -231,7 +231,7 @@ def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | N
     path, offset, data = file.path, file.base_offset, file.content()
     fault: KafkaIndexError | None = None
     try:
-        entries = stored_entries(data, path=path)
+        entries = decode_stored_entries(data, path=path)
     except CorruptSnapshotError as error:
         fault = error
         entries = _readable_entries(data)

@@ -43,15 +43,15 @@ class UpperBound(StrEnum):
 class Status(IntEnum):
     """The outcome of a query."""
 
-    #: There is a result at the requested level.
+    #: A result exists at the requested level.
     FOUND = 0
     #: The offset is below the log start offset.
     BEFORE_LOG_START = 1
-    #: The offset is the next one to be written, or not below the upper bound; not an error.
+    #: The offset is the log end offset, or at or above the upper bound; not an error.
     LOG_END = 2
     #: The offset is above the log end; a broker returns OFFSET_OUT_OF_RANGE.
     AFTER_LOG_END = 3
-    #: No record has a timestamp at or after the target, or none is left at or after the offset.
+    #: No record has a timestamp at or after the target, or no batch follows the offset.
     NO_RECORD_AT_OR_AFTER = 4
     #: The dump has no segments of the partition.
     UNKNOWN_PARTITION = 5

@@ -27,9 +27,10 @@ def count_before_start(base_offsets: Sequence[int], log_start_offset: int) -> in
 
 
 def count_beyond_size(sizes_bytes: Sequence[int], count: int, retention_bytes: int) -> int:
-    """Return how many segments are deleted once the log has no excess of a complete segment.
+    """Return how many segments are deleted because the log exceeds the size limit.
 
-    The first `count` segments are deleted already. A negative limit is no limit.
+    The first `count` segments are deleted already. A segment is deleted if the log exceeds the
+    limit by its complete size. A negative limit is no limit.
     """
     excess = sum(sizes_bytes[count:]) - retention_bytes
     if retention_bytes < 0:
@@ -47,7 +48,7 @@ def count_beyond_time(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return how many segments are deleted once the first segment is not too old.
+    """Return how many segments are deleted because they are older than the time limit.
 
     The first `count` segments are deleted already. `largest_timestamp_ms` returns the
     ``LogSegment.largestTimestamp`` of a segment by its number. A negative limit is no limit.
@@ -99,14 +100,14 @@ CLOCK_SKEW_MS = 3_600_000
 def future_segments(segments: Iterable[SegmentFile], now_ms: int) -> dict[str, tuple[int, int]]:
     """Return the number and size of segments with a timestamp in the future, keyed by topic.
 
-    Timestamps come from time indexes; segments without a readable one are not counted.
+    Timestamps come from time indexes. Segments without a readable time index are not counted.
     """
-    found: dict[str, tuple[int, int]] = {}
+    totals_by_topic: dict[str, tuple[int, int]] = {}
     for segment in segments:
         if _largest_timestamp(segment) > now_ms + CLOCK_SKEW_MS:
-            count, size_bytes = found.get(segment.topic, (0, 0))
-            found[segment.topic] = count + 1, size_bytes + segment.log_size_bytes
-    return found
+            count, size_bytes = totals_by_topic.get(segment.topic, (0, 0))
+            totals_by_topic[segment.topic] = count + 1, size_bytes + segment.log_size_bytes
+    return totals_by_topic
 
 
 def _largest_timestamp(segment: SegmentFile) -> int:

@@ -428,7 +428,7 @@ def test_snapshot_with_a_wrong_checksum_is_skipped(data: Path) -> None:
 
     assert (row.path, row.file_class, row.harmful) == (str(path), FileClass.CORRUPT, False)
     assert (row.expected or "").startswith("0x")
-    assert (row.found or "").startswith("wrong checksum of a snapshot: 0x")
+    assert (row.found or "").startswith("the checksum of the snapshot does not match: 0x")
 
 
 @pytest.mark.parametrize("with_marker", [True, False])

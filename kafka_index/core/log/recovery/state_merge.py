@@ -38,11 +38,11 @@ from kafka_index.core.log.recovery.staged_segment import (
 )
 from kafka_index.core.log.state.partition_state import PartitionState, ProducerExpiration
 from kafka_index.core.log.state.snapshots import (
+    filter_snapshots,
     is_out_of_range,
     list_snapshots,
     load_latest_snapshot,
     snapshot_path,
-    snapshots_among,
 )
 from kafka_index.core.logdir.data_directory import DataDirectory
 from kafka_index.core.logdir.metadata_files import read_text
@@ -134,7 +134,7 @@ class PartitionStart:
             )
         log_start = checkpointed or 0
         try:
-            snapshots = list_snapshots(directory) if listed is None else snapshots_among(listed)
+            snapshots = list_snapshots(directory) if listed is None else filter_snapshots(listed)
             offsets = [
                 offset
                 for offset in snapshots

@@ -43,7 +43,7 @@ from kafka_index.core.kernels.producer_state import (
     fill_last_stable_offsets,
     follow_producers,
 )
-from kafka_index.core.log.state.snapshots import as_read, encode_snapshot, order_of_put
+from kafka_index.core.log.state.snapshots import encode_snapshot, normalize_entries, order_of_put
 from kafka_index.core.records.batch_table import (
     COMPRESSED_MARKER,
     INVALID_MARKER,
@@ -111,7 +111,8 @@ class ProducerTable:
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
         """Process a chunk.
 
-        Returns how many of its batches recovery indexes, and why recovery stops after them.
+        Returns the number of batches that recovery indexes, and why recovery stops after these
+        batches, None if it continues.
         """
         row = 0
         while True:
@@ -146,25 +147,26 @@ class ProducerTable:
         """Double each table that is full."""
         tables, counts = self._tables, self._counts
         if counts.producers == len(tables.producers):
-            producers = _doubled(tables.producers)
+            producers = _double_table(tables.producers)
             buckets = np.empty(2 * len(producers), np.int64)
             tables = tables._replace(producers=producers, buckets=buckets)
             fill_buckets(tables)
         if 2 * counts.open_transactions >= len(tables.open_transactions):
-            tables = tables._replace(open_transactions=_doubled(tables.open_transactions))
+            tables = tables._replace(open_transactions=_double_table(tables.open_transactions))
         if counts.aborts == len(tables.aborts):
-            tables = tables._replace(aborts=_doubled(tables.aborts))
+            tables = tables._replace(aborts=_double_table(tables.aborts))
         if counts.epochs == len(tables.epochs):
-            tables = tables._replace(epochs=_doubled(tables.epochs))
+            tables = tables._replace(epochs=_double_table(tables.epochs))
         self._tables = tables
 
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """Three `kafka_index.core.kernels.producer_state`, from a scan without earlier state.
+    """The tables of `kafka_index.core.kernels.producer_state` after a scan of one segment.
 
-    Producers are in order of appearance, aborts in the order of their markers; epochs are
-    ascending. `map_end_offset` is -1 for a segment without v2 batches.
+    The scan has no state of earlier segments. Producers are in order of appearance, aborts in the
+    order of their markers, and epochs ascend. `map_end_offset` is -1 for a segment without v2
+    batches.
     """
 
     producers: Records
@@ -193,7 +195,7 @@ class SegmentState:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a file of `write`; raises `InputError` if it is missing or malformed."""
+        """Read a file of `write`; raises `InputError` if the file is missing or malformed."""
         try:
             content = store_of(path).read(path)
             *counts, map_end_offset = np.frombuffer(content[:_HEADER_BYTES], _LONG).tolist()
@@ -215,15 +217,15 @@ class SegmentState:
             pa.ArrowException,
         ) as error:
             raise InputError(
-                f"cannot read the kept state of a scanned segment: {error}",
+                f"cannot read the saved state of a scanned segment: {error}",
                 path=path,
-                hint="run again; if that does not help, with --overwrite",
+                hint="run again; if the error remains, add --overwrite",
             ) from error
         producers, aborts, epochs = tables
         return cls(producers, aborts, epochs, map_end_offset)
 
 
-def _doubled(table: Records) -> Records:
+def _double_table(table: Records) -> Records:
     larger = np.empty(2 * len(table), table.dtype)
     larger[: len(table)] = table
     return larger
@@ -271,9 +273,15 @@ def last_stable_offset_of_log(
 class PartitionState:
     """Producers, transactions and leader epochs at one offset of a partition.
 
-    Entries are the producers of a snapshot, in its order. `epochs` is the partition's checkpoint,
-    updated in place. Expired producers are removed whenever a snapshot is loaded; by default none
-    expires.
+    Parameters
+    ----------
+    entries
+        The producers of a snapshot, in file order.
+    epochs
+        The leader epoch checkpoint of the partition, updated in place.
+    expiration
+        Expired producers are removed whenever a snapshot is loaded; by default, no producer
+        expires.
     """
 
     def __init__(
@@ -288,7 +296,7 @@ class PartitionState:
         # The producers in the order in which a broker inserts them into its `HashMap`.
         self._entries = np.empty(0, PRODUCER_STATE_ENTRY)
         if entries is not None:
-            self._entries = self._loaded(entries)
+            self._entries = self._load_entries(entries)
 
     @property
     def entries(self) -> Entries:
@@ -316,88 +324,92 @@ class PartitionState:
 
     def reload(self) -> None:
         """Load a snapshot at this offset, as the recovery of the next segment does."""
-        self._entries = self._loaded(self.entries)
+        self._entries = self._load_entries(self.entries)
 
     def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
         """Apply the next segment.
 
-        Returns the entries of its transaction index, and the reason if recovery fails; then the
-        state is unchanged.
+        Returns the entries of the segment's transaction index, and the reason if recovery fails. If
+        recovery fails, the state is unchanged.
         """
-        carried, rows = self._matches(segment.producers)
-        aborted, aborts = self._aborted(segment, rows)
+        carried, rows = self._match_entries(segment.producers)
+        aborted, aborts = self._find_aborted(segment, rows)
         refusals = [
-            *self._refused_epochs(segment.epochs),
-            *_plain_in_transaction(segment.producers, carried, rows),
-            *_backward(aborts),
+            *self._find_negative_epochs(segment.epochs),
+            *_find_non_transactional(segment.producers, carried, rows),
+            *_find_backward_aborts(aborts),
         ]
         if refusals:
             return aborted[:0], min(refusals, key=lambda stop: stop.position_bytes)
         for epoch, start_offset, _ in segment.epochs.tolist():
             self.epochs.assign_from_batch(epoch, start_offset)
-        self._join(segment.producers, carried, rows)
+        self._update_entries(segment.producers, carried, rows)
         return aborted, None
 
-    def _matches(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
-        """Return the known entry of each producer and its row, -1 for none."""
+    def _match_entries(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
+        """Return the current entry of each producer and its row, -1 for a new producer."""
         ids = self._entries["producer_id"]
         rows = np.full(len(producers), -1, np.intp)
         carried = np.zeros(len(producers), PRODUCER_STATE_ENTRY)
         carried["current_txn_first_offset"] = NO_OFFSET
         if len(ids) and len(producers):
             order = np.argsort(ids, kind="stable")
-            wanted = producers["producer_id"]
-            places = np.minimum(np.searchsorted(ids[order], wanted), len(ids) - 1)
-            candidates = order[places]
-            found = ids[candidates] == wanted
-            rows[found] = candidates[found]
-            carried[found] = self._entries[rows[found]]
+            producer_ids = producers["producer_id"]
+            positions = np.minimum(np.searchsorted(ids[order], producer_ids), len(ids) - 1)
+            candidates = order[positions]
+            is_found = ids[candidates] == producer_ids
+            rows[is_found] = candidates[is_found]
+            carried[is_found] = self._entries[rows[is_found]]
         return carried, rows
 
-    def _aborted(
+    def _find_aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.void], Records]:
-        """Return the entries of the transaction index, and the `ABORT` rows they come from."""
+        """Return the entries of the transaction index, and their `ABORT` rows."""
         aborts = segment.aborts
         if not len(aborts):
             return np.empty(0, ABORTED_TXN), aborts
         open_rows = np.flatnonzero(self._entries["current_txn_first_offset"] >= 0)
         open_entries = self._entries[open_rows]
-        first_of = dict(
+        first_offset_by_producer = dict(
             zip(
                 open_entries["producer_id"].tolist(),
                 open_entries["current_txn_first_offset"].tolist(),
                 strict=True,
             )
         )
-        first = aborts["first_offset"].copy()
-        is_first = (first == NO_OFFSET) | (aborts["may_begin_earlier"] == 1)
+        first_offsets = aborts["first_offset"].copy()
+        is_first = (first_offsets == NO_OFFSET) | (aborts["may_begin_earlier"] == 1)
         for number in np.flatnonzero(is_first).tolist():
             producer_id = int(aborts["producer_id"][number])
-            first[number] = first_of.get(producer_id, int(first[number]))
+            first_offsets[number] = first_offset_by_producer.get(
+                producer_id, int(first_offsets[number])
+            )
         # A transaction marker without a known first offset ends no transaction.
-        known = first != NO_OFFSET
-        aborts, first = aborts[known], first[known]
+        has_first_offset = first_offsets != NO_OFFSET
+        aborts, first_offsets = aborts[has_first_offset], first_offsets[has_first_offset]
         # The markers of this segment that end transactions of earlier segments.
         end_rows = np.full(len(self._entries), _NEVER)
         has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
         end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
         by_offset = np.argsort(open_entries["current_txn_first_offset"], kind="stable")
-        earlier = np.empty(len(by_offset), OPEN_TRANSACTION)
-        earlier["first_offset"] = open_entries["current_txn_first_offset"][by_offset]
-        earlier["owner"] = open_entries["producer_id"][by_offset]
+        open_transactions = np.empty(len(by_offset), OPEN_TRANSACTION)
+        open_transactions["first_offset"] = open_entries["current_txn_first_offset"][by_offset]
+        open_transactions["owner"] = open_entries["producer_id"][by_offset]
         end_rows = end_rows[open_rows][by_offset]
         aborted = np.zeros(len(aborts), ABORTED_TXN)
-        stable = np.empty(len(aborts), np.int64)
-        fill_last_stable_offsets(earlier, end_rows, np.argsort(end_rows), aborts, stable)
+        stable_offsets = np.empty(len(aborts), np.int64)
+        fill_last_stable_offsets(
+            open_transactions, end_rows, np.argsort(end_rows), aborts, stable_offsets
+        )
         aborted["producer_id"], aborted["last_offset"] = (
             aborts["producer_id"],
             aborts["last_offset"],
         )
-        aborted["first_offset"], aborted["last_stable_offset"] = first, stable
+        aborted["first_offset"], aborted["last_stable_offset"] = first_offsets, stable_offsets
         return aborted, aborts
 
-    def _refused_epochs(self, epochs: Records) -> list[ScanStop]:
+    def _find_negative_epochs(self, epochs: Records) -> list[ScanStop]:
         latest = self.epochs.latest_epoch
         newer = epochs["epoch"] > (-1 if latest is None else latest)
         wrong = np.flatnonzero(newer & (epochs["start_offset"] < 0))
@@ -406,48 +418,48 @@ class PartitionState:
             for row in wrong[:1]
         ]
 
-    def _join(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Update known producers from a segment, and append new producers."""
+    def _update_entries(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
+        """Update existing entries from a segment, and append new producers."""
         if not len(producers):
             return
-        local = _entries_of(producers)
-        seen = rows >= 0
-        counts = producers["first_kind"] != FIRST_NONE
+        updated = _to_entries(producers)
+        is_known = rows >= 0
+        sets_epoch = producers["first_kind"] != FIRST_NONE
         same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
             producers["epoch_changed"] == 0
         )
         # Markers keep the last data batch, unless they have another producer epoch.
-        keeps_batch = seen & (~counts | ((producers["has_data"] == 0) & same_epoch))
-        keeps_coordinator = seen & (producers["has_marker"] == 0)
+        keeps_batch = is_known & (~sets_epoch | ((producers["has_data"] == 0) & same_epoch))
+        keeps_coordinator = is_known & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0
-        keeps_txn = seen & was_open & (~counts | (producers["txn_is_first"] == 1))
+        keeps_txn = is_known & was_open & (~sets_epoch | (producers["txn_is_first"] == 1))
         for mask, names in (
-            (seen & ~counts, ("producer_epoch", "timestamp_ms")),
+            (is_known & ~sets_epoch, ("producer_epoch", "timestamp_ms")),
             (keeps_batch, ("last_sequence", "last_offset", "offset_delta")),
             (keeps_coordinator, ("coordinator_epoch",)),
             (keeps_txn, ("current_txn_first_offset",)),
         ):
             for name in names:
-                local[name][mask] = carried[name][mask]
+                updated[name][mask] = carried[name][mask]
         entries = self._entries.copy()
-        entries[rows[seen]] = local[seen]
-        self._entries = np.concatenate((entries, local[~seen]))
+        entries[rows[is_known]] = updated[is_known]
+        self._entries = np.concatenate((entries, updated[~is_known]))
 
-    def _loaded(self, entries: Entries) -> Entries:
+    def _load_entries(self, entries: Entries) -> Entries:
         """Return the entries that a broker keeps when it loads a snapshot."""
         if self._expiration is not None:
             entries = self._expiration.live(entries)
-        return as_read(entries)
+        return normalize_entries(entries)
 
 
-def _entries_of(producers: Records) -> Entries:
+def _to_entries(producers: Records) -> Entries:
     entries = np.empty(len(producers), PRODUCER_STATE_ENTRY)
     for name in PRODUCER_STATE_ENTRY.names or ():
         entries[name] = producers[name]
     return entries
 
 
-def _plain_in_transaction(
+def _find_non_transactional(
     producers: Records, carried: Entries, rows: NDArray[np.intp]
 ) -> list[ScanStop]:
     """Find a non-transactional batch of a producer with an open transaction."""
@@ -462,7 +474,7 @@ def _plain_in_transaction(
     return [ScanStop(NOT_TRANSACTIONAL, position, refused=True)]
 
 
-def _backward(aborts: Records) -> list[ScanStop]:
+def _find_backward_aborts(aborts: Records) -> list[ScanStop]:
     """Find an abort marker that is not after the previous one."""
     last = aborts["last_offset"]
     wrong = np.flatnonzero(last[1:] <= last[:-1])

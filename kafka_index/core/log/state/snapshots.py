@@ -62,7 +62,7 @@ class JavaMapOrder:
 
     def put_all(self, producer_ids: NDArray[np.int64]) -> None:
         """Put distinct IDs into an empty map, one after another."""
-        hashes = _hashes(producer_ids)
+        hashes = _hash_ids(producer_ids)
         row = 0
         while row < len(hashes) and self.capacity < _MIN_TREEIFY_CAPACITY:
             self.put(int(producer_ids[row]), producer_ids[:row].tolist())
@@ -78,15 +78,14 @@ class JavaMapOrder:
     def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
         """Return the iteration order of IDs that are given in insertion order, as indices."""
         # Within a bucket, IDs are in insertion order, the low half of the sorted keys.
-        keys = (_hashes(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
+        keys = (_hash_ids(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
         keys.sort()
         return (keys & 0xFFFFFFFF).astype(np.intp)
 
     def compute_all_absent(self, producer_ids: Sequence[int]) -> None:
         """Run ``computeIfAbsent`` for distinct IDs in an empty map, one after another.
 
-        It differs from ``putVal``: the table grows one ID later, and a bucket is too long one ID
-        earlier.
+        Unlike ``putVal``, the table grows one ID later, and a bucket is too long one ID earlier.
         """
         for row, producer_id in enumerate(producer_ids):
             if row > self._threshold:
@@ -98,10 +97,10 @@ class JavaMapOrder:
         return self.capacity // 4 * 3
 
     def _put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
-        """Double a small table if the bucket of an ID has this many other IDs."""
+        """Double a small table if the bucket of an ID has more than `long` IDs."""
         if self.capacity < _MIN_TREEIFY_CAPACITY:
             ids = np.array([producer_id, *present], np.int64)
-            buckets = _hashes(ids) & (self.capacity - 1)
+            buckets = _hash_ids(ids) & (self.capacity - 1)
             if np.count_nonzero(buckets == buckets[0]) > long:
                 self.capacity *= 2
 
@@ -120,11 +119,13 @@ def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
     table = JavaMapOrder()
     table.compute_all_absent(producer_ids)
     # A computed ID is inserted at the front of its bucket.
-    backward = list(producer_ids[::-1])
-    return [backward[place] for place in table.order_of(np.array(backward, np.int64)).tolist()]
+    reversed_ids = list(producer_ids[::-1])
+    return [
+        reversed_ids[index] for index in table.order_of(np.array(reversed_ids, np.int64)).tolist()
+    ]
 
 
-def _hashes(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+def _hash_ids(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
     ids = np.ascontiguousarray(producer_ids, np.int64)
     folded = (ids ^ (ids >> 32)) & 0xFFFFFFFF
     return folded ^ (folded >> 16)
@@ -150,18 +151,18 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Decode a snapshot as a broker reads it; producers are in file order.
+    """Decode a snapshot with the values that a broker loads; producers are in file order.
 
     Without a last offset, sequence and offset delta are dropped too. A negative first transaction
     offset means that no transaction is open. Raises `CorruptSnapshotError` for a file that a broker
-    deletes: its version is not 1, it is too short, or its checksum is wrong. Bytes after the
-    entries are valid if the checksum covers them. Source: ProducerStateManager.readSnapshot.
+    deletes, because its version, size or checksum is wrong. Bytes after the entries are valid if
+    the checksum covers these bytes. Source: ProducerStateManager.readSnapshot.
     """
-    return as_read(stored_entries(data, path=path))
+    return normalize_entries(decode_stored_entries(data, path=path))
 
 
-def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
-    """Convert stored entries to the form in which a broker reads them (`decode_snapshot`)."""
+def normalize_entries(entries: NDArray[np.void]) -> NDArray[np.void]:
+    """Convert stored entries to the values that a broker loads (`decode_snapshot`)."""
     entries = entries.copy()
     without_batch = entries["last_offset"] < 0
     entries["last_offset"][without_batch] = NO_LAST_OFFSET
@@ -171,12 +172,12 @@ def as_read(entries: NDArray[np.void]) -> NDArray[np.void]:
     return entries
 
 
-def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
+def decode_stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
     """Decode a snapshot without changes to the stored fields; otherwise like `decode_snapshot`."""
     version = data[:_VERSION_BYTES]
     if len(version) == _VERSION_BYTES and int.from_bytes(version, "big") != SNAPSHOT_VERSION:
         raise CorruptSnapshotError(
-            "unknown version of a snapshot",
+            "the version of the snapshot is not supported",
             path=path,
             position_bytes=0,
             expected=SNAPSHOT_VERSION,
@@ -192,26 +193,26 @@ def stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
         )
     header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
     count = int(header["count"])
-    room = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
-    if not 0 <= count <= room:
+    max_count = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
+    if not 0 <= count <= max_count:
         raise CorruptSnapshotError(
-            "the entries do not fit in the snapshot",
+            "the entry count of the snapshot does not match its size",
             path=path,
             position_bytes=_COUNT_POSITION,
-            expected=f"0..{room} entries in {len(data)} bytes",
+            expected=f"0..{max_count} entries in {len(data)} bytes",
             found=count,
         )
     crc = crc32c(memoryview(data)[_COUNT_POSITION:])
     if crc != int(header["crc"]):
         raise CorruptSnapshotError(
-            "wrong checksum of a snapshot",
+            "the checksum of the snapshot does not match",
             path=path,
             position_bytes=_CRC_POSITION,
             expected=f"0x{crc:08x} over {len(data) - _COUNT_POSITION} bytes",
             found=f"0x{int(header['crc']):08x}",
         )
-    stored = np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
-    return stored.astype(PRODUCER_STATE_ENTRY)
+    entries = np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
+    return entries.astype(PRODUCER_STATE_ENTRY)
 
 
 def list_snapshots(directory: str) -> list[int]:
@@ -220,20 +221,20 @@ def list_snapshots(directory: str) -> list[int]:
     Raises `OSError` if a local directory cannot be read, `KafkaIndexError` for a remote one.
     Source: ProducerStateManager.listSnapshotFiles.
     """
-    return snapshots_among(store_of(directory).scan(directory))
+    return filter_snapshots(store_of(directory).scan(directory))
 
 
-def snapshots_among(entries: Iterable[Entry]) -> list[int]:
+def filter_snapshots(entries: Iterable[Entry]) -> list[int]:
     """Return the offsets of the snapshots among directory entries, ascending."""
     return sorted(
         offset
         for entry in entries
-        for offset in _offset_of(entry.name)
+        for offset in _snapshot_offset(entry.name)
         if entry.file_error() is None
     )
 
 
-def _offset_of(name: str) -> Iterator[int]:
+def _snapshot_offset(name: str) -> Iterator[int]:
     """Yield the offset in a snapshot's name; nothing for other files."""
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind == SNAPSHOT_SUFFIX and not parsed.transient:
@@ -257,9 +258,10 @@ def load_latest_snapshot(
 ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
     """Read the latest valid snapshot out of ascending candidates.
 
-    Returns its offset and entries, None if there is none, and the corrupt ones, which a broker
-    deletes, with their errors. Raises `FileNotFoundError` or `KafkaIndexError` if a snapshot was
-    deleted, or cannot be read. Source: ProducerStateManager.loadFromSnapshot.
+    Returns the offset and entries, None without a valid snapshot. Also returns the offsets and
+    errors of corrupt snapshots, which a broker deletes. Raises `FileNotFoundError` if a snapshot
+    was deleted, and `KafkaIndexError` if it cannot be read. Source:
+    ProducerStateManager.loadFromSnapshot.
     """
     damaged: list[tuple[int, CorruptSnapshotError]] = []
     for offset in reversed(list(offsets)):
@@ -282,39 +284,39 @@ class ProducerDifference(NamedTuple):
 
 
 def compare_producers(
-    stored: NDArray[np.void], expected: NDArray[np.void], log_start: int
+    snapshot_entries: NDArray[np.void], log_entries: NDArray[np.void], log_start: int
 ) -> ProducerDifference | None:
     """Return the first difference between stored producers and a log's producers, None if equal.
 
-    Only producers that are not idle are compared. The broker that wrote the snapshot knew batches
-    before `log_start`, which the log no longer contains.
+    A producer or transaction that is only in the snapshot is ignored if its batches precede
+    `log_start`, because the log no longer contains these batches.
     """
-    found = {int(row["producer_id"]): row for row in stored}
-    for row in expected:
+    entries_by_id = {int(row["producer_id"]): row for row in snapshot_entries}
+    for row in log_entries:
         producer_id = int(row["producer_id"])
-        other = found.pop(producer_id, None)
-        if other is None:
-            text = f"last offset {int(row['last_offset'])}"
-            return ProducerDifference(producer_id, text, "no such producer", is_missing=True)
-        name = _different_field(row, other, log_start)
+        entry = entries_by_id.pop(producer_id, None)
+        if entry is None:
+            last_offset = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, last_offset, "no such producer", is_missing=True)
+        name = _find_different_field(row, entry, log_start)
         if name is not None:
             return ProducerDifference(
-                producer_id, f"{name} {int(row[name])}", f"{int(other[name])}"
+                producer_id, f"{name} {int(row[name])}", f"{int(entry[name])}"
             )
-    for producer_id, row in found.items():
+    for producer_id, row in entries_by_id.items():
         if int(row["last_offset"]) >= log_start:
-            text = f"last offset {int(row['last_offset'])}"
-            return ProducerDifference(producer_id, "no such producer in the log", text)
+            last_offset = f"last offset {int(row['last_offset'])}"
+            return ProducerDifference(producer_id, "no such producer in the log", last_offset)
     return None
 
 
-def _different_field(wanted: np.void, found: np.void, log_start: int) -> str | None:
+def _find_different_field(expected: np.void, stored: np.void, log_start: int) -> str | None:
     for name in ("producer_epoch", "last_sequence", "last_offset", "offset_delta", "timestamp_ms"):
-        if wanted[name] != found[name]:
+        if expected[name] != stored[name]:
             return name
-    if wanted["coordinator_epoch"] not in (-1, found["coordinator_epoch"]):
+    if expected["coordinator_epoch"] not in (-1, stored["coordinator_epoch"]):
         return "coordinator_epoch"
     name = "current_txn_first_offset"
-    if wanted[name] != found[name] and not 0 <= found[name] < log_start:
+    if expected[name] != stored[name] and not 0 <= stored[name] < log_start:
         return name
     return None

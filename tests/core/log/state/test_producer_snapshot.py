@@ -16,10 +16,10 @@ from kafka_index.core.format.records import PRODUCER_STATE_ENTRY
 from kafka_index.core.log.state.snapshots import (
     JavaMapOrder,
     decode_snapshot,
+    decode_stored_entries,
     encode_snapshot,
     order_of_computed,
     order_of_put,
-    stored_entries,
 )
 
 DUMP = Path(__file__).resolve().parents[4] / "examples" / "dump"
@@ -79,7 +79,7 @@ def test_entry_without_a_last_offset_has_no_sequence_either() -> None:
     stored = (7, 3, 5, -2, 6, 99, 1, -9)
     data = snapshot(stored)
     assert decode_snapshot(data).tolist() == [(7, 3, -1, -1, 0, 99, 1, -1)]
-    assert stored_entries(data).tolist() == [stored]
+    assert decode_stored_entries(data).tolist() == [stored]
 
 
 def test_bytes_after_the_entries_are_legal_when_the_checksum_covers_them() -> None:
@@ -91,14 +91,23 @@ def test_bytes_after_the_entries_are_legal_when_the_checksum_covers_them() -> No
     [
         (b"", r"at byte 0: .*shorter than its header \(expected 10 bytes or more, found 0 bytes"),
         (b"\0\1" + bytes(7), r"at byte 9: .*shorter than its header"),
-        (b"\0\2", r"at byte 0: unknown version of a snapshot \(expected 1, found 2\)"),
-        (b"\xff\xff" + snapshot(BUSY)[2:], r"unknown version .*found -1\)"),
-        (b"\0\0" + snapshot(BUSY)[2:], r"unknown version .*found 0\)"),
-        (snapshot(BUSY, count=2), r"at byte 6: .*do not fit .*expected 0\.\.1 .*56.*found 2\)"),
-        (snapshot(BUSY, count=-1), r"at byte 6: .*do not fit .*found -1\)"),
-        (snapshot(BUSY)[:-1], r"at byte 6: .*do not fit .*expected 0\.\.0 .*found 1\)"),
-        (snapshot(BUSY) + b"\0", r"at byte 2: wrong checksum .*expected 0x.* found 0x"),
-        (b"\0\1\0\0\0\1" + bytes(4), r"at byte 2: wrong checksum .* found 0x00000001\)"),
+        (
+            b"\0\2",
+            r"at byte 0: .*version .* is not supported \(expected 1, found 2\)",
+        ),
+        (b"\xff\xff" + snapshot(BUSY)[2:], r"version .* is not supported .*found -1\)"),
+        (b"\0\0" + snapshot(BUSY)[2:], r"version .* is not supported .*found 0\)"),
+        (snapshot(BUSY, count=2), r"at byte 6: .*entry count .*expected 0\.\.1 .*56.*found 2\)"),
+        (snapshot(BUSY, count=-1), r"at byte 6: .*entry count .*found -1\)"),
+        (snapshot(BUSY)[:-1], r"at byte 6: .*entry count .*expected 0\.\.0 .*found 1\)"),
+        (
+            snapshot(BUSY) + b"\0",
+            r"at byte 2: the checksum of the snapshot does not match .*expected 0x.* found 0x",
+        ),
+        (
+            b"\0\1\0\0\0\1" + bytes(4),
+            r"at byte 2: the checksum of the snapshot does not match .* found 0x00000001\)",
+        ),
     ],
 )
 def test_snapshot_that_a_broker_removes_is_rejected_with_its_position(
