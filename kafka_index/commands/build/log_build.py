@@ -551,7 +551,7 @@ class Publisher:
             group_by_partition(complete_group),
             self._settings,
             attempt_id=attempt_id,
-            listed=self._start_entries,
+            listed_entries=self._start_entries,
         )
         for row in rows:
             self.report(row)

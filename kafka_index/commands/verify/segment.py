@@ -546,7 +546,7 @@ class _CompressedMessages:
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,
-            listed=segment,
+            listed_segment=segment,
             start_bytes=self.first_bytes or 0,
         )
         budget = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)

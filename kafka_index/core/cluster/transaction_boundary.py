@@ -403,7 +403,7 @@ def _scan_transactional(
 ) -> Iterator[tuple[_Batches, int]]:
     """Yield transactional batches, and the offset of the first batch later than a time."""
     source = LogFileSource(
-        segment.log_path, verify_crc=False, listed=segment, start_bytes=start_bytes
+        segment.log_path, verify_crc=False, listed_segment=segment, start_bytes=start_bytes
     )
     for batches in source.chunks():
         flags = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)

@@ -293,7 +293,7 @@ class MissingOffsets:
 
 def missing_offsets(
     logs: Sequence[ScannedLog],
-    known: CheckpointOffsets,
+    checkpoint_offsets: CheckpointOffsets,
     decompressor: Decompressor,
     lost_ends: Mapping[int, int],
     later: Sequence[SegmentFile] = (),
@@ -304,7 +304,7 @@ def missing_offsets(
     ----------
     logs
         All logs of the partition by base offset, or the ranges of batches that were read.
-    known
+    checkpoint_offsets
         Offsets according to checkpoints.
     lost_ends
         Missing logs whose index files remain: the base offset, and the offset after the last
@@ -314,12 +314,14 @@ def missing_offsets(
 
     Raises `KafkaIndexError` if a log cannot be read again.
     """
-    start_offset = known.start_offset
+    start_offset = checkpoint_offsets.start_offset
     for log in logs:
         if log.is_read:
             log.offsets.resolve_messages(log.segment, decompressor)
     ranges = list(_ranges_between_batches(logs, start_offset))
-    cleaning = known.cleaning.extended_to(max((log.offsets.marked_to for log in logs), default=0))
+    cleaning = checkpoint_offsets.cleaning.extended_to(
+        max((log.offsets.marked_to for log in logs), default=0)
+    )
     first_log = next(
         (missing.log for missing in ranges if missing.end_offset > (cleaning.cleaned_to or 0)), None
     )
@@ -335,7 +337,9 @@ def missing_offsets(
     result.lost_bases = set(losses)
     losses |= _losses_of_log_ends(logs, ranges, cleaning)
     lost_base = min(result.lost_bases, default=None)
-    classified = [*_head_range(logs, start_offset, lost_base, is_exact=known.is_start_exact)]
+    classified = [
+        *_head_range(logs, start_offset, lost_base, is_exact=checkpoint_offsets.is_start_exact)
+    ]
     for missing in ranges:
         classified += _classify(missing, cleaning)
     for missing in classified:
@@ -345,7 +349,7 @@ def missing_offsets(
                 result.ranges[-1] = replace(previous, end_offset=separate.end_offset)
             else:
                 result.ranges.append(separate)
-    result.ranges += _tail_ranges(logs, known.end_offset, cleaning, losses)
+    result.ranges += _tail_ranges(logs, checkpoint_offsets.end_offset, cleaning, losses)
     for number, log in enumerate(logs):
         omitted = log.offsets.gap_count - len(log.offsets.gaps)
         is_cleaned = log.offsets.end_offset <= (cleaning.cleaned_to or 0)

@@ -200,7 +200,7 @@ def _only_control_records_follow(
             continue
         start_bytes = position if segment.base_offset == base_offset else 0
         source = LogFileSource(
-            segment.log_path, verify_crc=False, listed=segment, start_bytes=start_bytes
+            segment.log_path, verify_crc=False, listed_segment=segment, start_bytes=start_bytes
         )
         for batches in source.chunks():
             rows = int(np.searchsorted(batches.base_offset, end_offset))

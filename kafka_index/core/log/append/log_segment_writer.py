@@ -116,9 +116,9 @@ class LogFile:
         position = self.size_bytes
         try:
             while remaining:
-                written = os.pwrite(self._descriptor, remaining, position)
-                position += written
-                remaining = remaining[written:]
+                written_bytes = os.pwrite(self._descriptor, remaining, position)
+                position += written_bytes
+                remaining = remaining[written_bytes:]
         except OSError as error:
             # A failed write may have left bytes at the position of the next append.
             with contextlib.suppress(OSError):

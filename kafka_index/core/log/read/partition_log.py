@@ -578,8 +578,10 @@ class PartitionLog(Closeable):
         targets, _ = ascending(offsets)
         parts = np.split(targets, np.searchsorted(targets, self._base_offsets[1:]))
         searches = [PlannedSearch(*search) for search in zip(self.segments, parts, strict=True)]
-        needed = [search for search, part in zip(searches[:-1], parts, strict=False) if len(part)]
-        return [searches[-1], *needed]
+        earlier_searches = [
+            search for search, part in zip(searches[:-1], parts, strict=False) if len(part)
+        ]
+        return [searches[-1], *earlier_searches]
 
     def answer_offsets(self, offsets: Longs, resolve: Resolve) -> Answers:
         """Look up offsets like `lookup_offsets`, with results as numpy columns."""

@@ -200,7 +200,7 @@ class SegmentLog:
 
             source = LogFileSource(
                 self._segment.log_path,
-                listed=self._segment,
+                listed_segment=self._segment,
                 start_bytes=last_entry.position,
                 recovers=False,
             )

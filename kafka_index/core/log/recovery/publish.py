@@ -80,7 +80,7 @@ def publish_partitions(
     *,
     attempt_id: str,
     starts: Mapping[TopicPartition, PartitionStart] | None = None,
-    listed: Mapping[TopicPartition, Sequence[Entry]] | None = None,
+    listed_entries: Mapping[TopicPartition, Sequence[Entry]] | None = None,
 ) -> Iterator[SegmentReport]:
     """Merge the segments of partitions and publish all of their files.
 
@@ -96,17 +96,17 @@ def publish_partitions(
         Letters, digits and underscores. Overlapping attempts of a run have different IDs.
     starts
         The state before the first segment, by default from the files next to its log.
-    listed
+    listed_entries
         The directory entries next to the logs, if known.
     """
-    start_by_partition, entries_by_partition = starts or {}, listed or {}
+    start_by_partition, entries_by_partition = starts or {}, listed_entries or {}
     merged = [
         merge_partition(
             staged,
             settings,
             attempt_id=attempt_id,
             start=start_by_partition.get(staged[0].segment.topic_partition),
-            listed=entries_by_partition.get(staged[0].segment.topic_partition),
+            listed_entries=entries_by_partition.get(staged[0].segment.topic_partition),
         )
         for staged in partitions
     ]

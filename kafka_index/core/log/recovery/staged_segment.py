@@ -245,23 +245,23 @@ def describe_stored_differences(segment: SegmentFile, built: Mapping[str, bytes]
     return "; ".join(filter(None, differences)) or None
 
 
-def _describe_difference(segment: SegmentFile, suffix: str, built: bytes) -> str | None:
+def _describe_difference(segment: SegmentFile, suffix: str, built_bytes: bytes) -> str | None:
     directory, log_name = os.path.split(segment.log_path)
     path = os.path.join(directory, index_name_for(log_name, suffix))
     try:
-        stored = store_of(path).read(path)
+        stored_bytes = store_of(path).read(path)
     except FileNotFoundError:
-        return f"the segment has no stored {suffix}" if built else None
+        return f"the segment has no stored {suffix}" if built_bytes else None
     except CorruptObjectError as error:
         return f"the stored {suffix} cannot be read: {error}"
-    if stored == built:
+    if stored_bytes == built_bytes:
         return None
     entry_bytes = _ENTRY_BYTES[suffix]
-    shared_bytes = min(len(stored), len(built))
-    arrays = (np.frombuffer(data[:shared_bytes], np.uint8) for data in (stored, built))
+    shared_bytes = min(len(stored_bytes), len(built_bytes))
+    arrays = (np.frombuffer(data[:shared_bytes], np.uint8) for data in (stored_bytes, built_bytes))
     different_bytes = np.flatnonzero(np.not_equal(*arrays))
     first_byte = int(different_bytes[0]) if len(different_bytes) else shared_bytes
     return (
         f"the stored {suffix} differs from the built {suffix} at entry {first_byte // entry_bytes} "
-        f"(stored {len(stored) // entry_bytes} entries, built {len(built) // entry_bytes} entries)"
+        f"(stored {len(stored_bytes) // entry_bytes} entries, built {len(built_bytes) // entry_bytes} entries)"
     )

@@ -87,7 +87,7 @@ class PartitionStart:
         tiered: TieredPartition | None = None,
         log_start_offset: int | None = None,
         run_id: str = "",
-        listed: Sequence[Entry] | None = None,
+        listed_entries: Sequence[Entry] | None = None,
     ) -> PartitionStart:
         """Read the files next to the first segment of a partition.
 
@@ -105,7 +105,7 @@ class PartitionStart:
             Used instead of the checkpoint.
         run_id
             With a run ID, checkpoints are read once for all partitions of the run.
-        listed
+        listed_entries
             The directory entries, if known.
         """
         if tiered is not None:
@@ -115,9 +115,9 @@ class PartitionStart:
             return cls(PartitionState(None, LeaderEpochCache(), expiration), None, (), None, note)
         directory = first_segment.partition_directory
         path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
-        if listed is None and store_of(directory).needs_requests:
-            listed = scan_directory(directory)
-        has_epochs = listed is None or any(entry.path == path for entry in listed)
+        if listed_entries is None and store_of(directory).needs_requests:
+            listed_entries = scan_directory(directory)
+        has_epochs = listed_entries is None or any(entry.path == path for entry in listed_entries)
         text = read_text(path) if with_epochs and has_epochs else None
         try:
             epochs = LeaderEpochCache.from_text(text or "", path=path)
@@ -134,7 +134,11 @@ class PartitionStart:
             )
         log_start = checkpointed or 0
         try:
-            snapshots = list_snapshots(directory) if listed is None else filter_snapshots(listed)
+            snapshots = (
+                list_snapshots(directory)
+                if listed_entries is None
+                else filter_snapshots(listed_entries)
+            )
             offsets = [
                 offset
                 for offset in snapshots
@@ -157,7 +161,7 @@ class PartitionStart:
             epochs.entries,
             text,
             "; ".join(notes) or None,
-            listed,
+            listed_entries,
         )
 
     @classmethod
@@ -213,11 +217,11 @@ def merge_partition(
     *,
     attempt_id: str,
     start: PartitionStart | None = None,
-    listed: Sequence[Entry] | None = None,
+    listed_entries: Sequence[Entry] | None = None,
 ) -> MergedPartition:
     """Merge the segments of a partition in order of base offset.
 
-    By default, `start` is read from the files next to the first log. For `listed`, see
+    By default, `start` is read from the files next to the first log. For `listed_entries`, see
     `PartitionStart.read`. The names of temporary files contain the attempt ID.
     """
     merged = MergedPartition(staged)
@@ -235,7 +239,7 @@ def merge_partition(
                 with_epochs=BuildOutput.EPOCHS in settings.outputs,
                 tiered=settings.tiered.get(first_segment.topic_partition),
                 run_id=settings.run_id,
-                listed=listed,
+                listed_entries=listed_entries,
             )
         merged.start = start
         merge = PartitionMerge(

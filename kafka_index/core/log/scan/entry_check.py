@@ -70,13 +70,13 @@ class StoredEntries(NamedTuple):
 
 
 def read_offset_entries(data: bytes, base_offset: int) -> StoredEntries:
-    stored = _read_entries(data, OFFSET_ENTRY)
-    return stored._replace(offsets=stored.offsets + base_offset)
+    entries = _read_entries(data, OFFSET_ENTRY)
+    return entries._replace(offsets=entries.offsets + base_offset)
 
 
 def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
-    stored = _read_entries(data, TIME_ENTRY)
-    return stored._replace(offsets=stored.values + base_offset, values=stored.offsets)
+    entries = _read_entries(data, TIME_ENTRY)
+    return entries._replace(offsets=entries.values + base_offset, values=entries.offsets)
 
 
 def _read_entries(data: bytes, dtype: np.dtype[np.void]) -> StoredEntries:

@@ -70,7 +70,7 @@ class LogEnd:
     disorder: ScanStop | None = None
 
 
-def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
+def open_log(path: str, listed_segment: SegmentFile | None = None) -> ByteSource:
     """Open a log for reading, by path or URI; a local one is a `MappedFile`.
 
     Raises `InputError` if the log cannot be opened or exceeds the maximum segment size, and
@@ -78,8 +78,13 @@ def open_log(path: str, listed: SegmentFile | None = None) -> ByteSource:
     when the log is read.
     """
     info = None
-    if listed is not None:
-        info = FileInfo(path, listed.log_size_bytes, listed.log_mtime_ns, listed.log_version)
+    if listed_segment is not None:
+        info = FileInfo(
+            path,
+            listed_segment.log_size_bytes,
+            listed_segment.log_mtime_ns,
+            listed_segment.log_version,
+        )
     file = store_of(path).open(path, info)
     try:
         if file.size_bytes > INT32_MAX:

@@ -183,7 +183,7 @@ class LogOffsets:
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,
-            listed=segment,
+            listed_segment=segment,
             start_bytes=start_bytes,
             recovers=False,
         )

@@ -60,7 +60,7 @@ class LogFileSource:
 
     Parameters
     ----------
-    listed
+    listed_segment
         The listed segment. Reading fails if the log has changed since the listing. Without a
         listing, the file name must contain the base offset.
     recovers
@@ -81,7 +81,7 @@ class LogFileSource:
         path: str | PathLike[str],
         *,
         verify_crc: bool = True,
-        listed: SegmentFile | None = None,
+        listed_segment: SegmentFile | None = None,
         start_bytes: int = 0,
         recovers: bool = True,
         may_grow: bool = False,
@@ -91,8 +91,10 @@ class LogFileSource:
         self._start_bytes = start_bytes
         self._verify_crc = verify_crc
         self._recovers = recovers
-        self._base_offset = parse_base_offset(self.path) if listed is None else listed.base_offset
-        self._listed = listed
+        self._base_offset = (
+            parse_base_offset(self.path) if listed_segment is None else listed_segment.base_offset
+        )
+        self._listed_segment = listed_segment
         self.log_size_bytes = 0
         self.stop: ScanStop | None = None
 
@@ -122,8 +124,8 @@ class LogFileSource:
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        listed = None if self._may_grow else self._listed
-        with closing(open_log(self.path, listed)) as file:
+        listed_segment = None if self._may_grow else self._listed_segment
+        with closing(open_log(self.path, listed_segment)) as file:
             self.log_size_bytes = file.size_bytes
             scanner = Scanner(
                 self._base_offset, verify_crc=self._verify_crc, position_bytes=self._start_bytes
@@ -135,7 +137,7 @@ class LogFileSource:
                 )
                 if code != SCAN_END:
                     self.stop = scanner.stop(code, windows.rest)
-            version = "" if self._listed is None else self._listed.log_version
+            version = "" if self._listed_segment is None else self._listed_segment.log_version
             check_unchanged(file, version, may_grow=self._may_grow)
 
     def _scan_windows(
