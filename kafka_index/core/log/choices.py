@@ -36,7 +36,7 @@ class UpperBound(StrEnum):
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"
-    #: The high watermark, or the start of the first open transaction below it.
+    #: The high watermark, or the first offset of the earliest open transaction if that is lower.
     LAST_STABLE_OFFSET = "last-stable-offset"
 
 

@@ -215,7 +215,7 @@ class ScannedLog:
     segment
         The segment, which is read again if batch headers are not sufficient.
     is_read
-        False if the log was unreadable. No offsets next to it are reported as missing.
+        False if the log was unreadable. Offsets before and after it are not reported as missing.
     damage_end
         The offset after the corrupt batches at the end of the log, according to their headers.
     has_counts
@@ -343,12 +343,12 @@ def missing_offsets(
     for missing in ranges:
         classified += _classify(missing, cleaning)
     for missing in classified:
-        for separate in _split_at_losses(missing, losses):
+        for subrange in _split_at_losses(missing, losses):
             previous = result.ranges[-1] if result.ranges else None
-            if previous is not None and previous.is_continued_by(separate):
-                result.ranges[-1] = replace(previous, end_offset=separate.end_offset)
+            if previous is not None and previous.is_continued_by(subrange):
+                result.ranges[-1] = replace(previous, end_offset=subrange.end_offset)
             else:
-                result.ranges.append(separate)
+                result.ranges.append(subrange)
     result.ranges += _tail_ranges(logs, checkpoint_offsets.end_offset, cleaning, losses)
     for number, log in enumerate(logs):
         omitted = log.offsets.gap_count - len(log.offsets.gaps)
@@ -413,7 +413,7 @@ class _Loss(NamedTuple):
 def _losses_of_log_ends(
     logs: Sequence[ScannedLog], missing_ranges: Iterable[MissingRange], cleaning: Cleaning
 ) -> dict[int, _Loss]:
-    """Return the offsets at the ends of logs that only their index files contain."""
+    """Return offsets after the last batches of logs whose index files contain the offsets."""
     losses = {}
     for missing in missing_ranges if cleaning.is_compacted is not False else ():
         previous, log = logs[missing.log - 1], logs[missing.log]

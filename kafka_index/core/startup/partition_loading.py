@@ -648,7 +648,7 @@ class LoadedSegment:
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
         """Yield the remaining batches without verifying them again."""
-        return IncomingBatches.stored(self.log, self.base_offset)
+        return IncomingBatches.scan_stored(self.log, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
         """Discard aborted transactions: no consumer reads this log.

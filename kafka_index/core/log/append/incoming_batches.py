@@ -106,7 +106,7 @@ class IncomingBatches:
         return cls(data, BatchColumns(*columns))
 
     @classmethod
-    def stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
+    def scan_stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
         """Yield chunks of the batches in a log without verifying their checksums.
 
         Ends before an incomplete batch (``FileLogInputStream.nextBatch``). Raises `CorruptLogError`

@@ -530,7 +530,7 @@ class LogSegmentWriter(Closeable):
         if stop is not None:
             raise stop.error(CorruptLogError, self.log.path, "the segment cannot be recovered: ")
         removed_bytes = self.log.truncate_to(builder.valid_bytes)
-        # As in Kafka, also set for an empty log.
+        # As in Kafka, the largest timestamp is also set for an empty log.
         self._largest = self.time_index.last_entry
         self._last_index_position = self.size_bytes
         self._first_timestamp = NO_BATCH
@@ -538,7 +538,7 @@ class LogSegmentWriter(Closeable):
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
         """Yield the batches of the log, without verifying their checksums again."""
-        return IncomingBatches.stored(self.log.view, self.base_offset)
+        return IncomingBatches.scan_stored(self.log.view, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
         """Append aborted transactions to the transaction index."""

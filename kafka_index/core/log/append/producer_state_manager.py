@@ -732,4 +732,4 @@ class ProducerStateManager:
             first_batch = segment.offset_to_position(self.end_offset)
             if first_batch is not None and first_batch.position < end:
                 data = segment.bytes_of(first_batch.position, end)
-                self.producers.replay(IncomingBatches.stored(data, segment.base_offset))
+                self.producers.replay(IncomingBatches.scan_stored(data, segment.base_offset))

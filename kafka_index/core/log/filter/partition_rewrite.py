@@ -271,7 +271,7 @@ def data_batches(source: WindowBatches) -> WindowBatches:
 
 
 class RecordMatcher:
-    """Decodes the columns that the selection needs, and evaluates it."""
+    """Decodes the columns that a selection needs, and evaluates the selection."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
         self._matcher = open_matcher(selection)

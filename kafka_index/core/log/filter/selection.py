@@ -166,7 +166,7 @@ COLUMNS = {
     "timestamp": _Kind.TIME,
     "key": _Kind.TEXT,
 }
-#: The columns that a condition is evaluated over.
+#: The columns of records that a condition needs.
 CONDITION_COLUMNS = (*COLUMNS, "headers")
 #: A node of DuckDB's syntax tree.
 _Node = Mapping[str, Any]
@@ -524,7 +524,8 @@ def _quote_offset(text: str) -> str:
     tokens = duckdb.tokenize(text)
     # Positions are in bytes.
     ends = [start for start, _ in tokens[1:]] + [len(content)]
-    words, depth = [], 0
+    words: list[bytes] = []
+    depth = 0
     for (start, kind), end in zip(tokens, ends, strict=True):
         word = content[start:end]
         depth += word.startswith(b"(") - word.startswith(b")")

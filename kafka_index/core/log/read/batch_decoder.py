@@ -81,8 +81,8 @@ class BatchDecoder:
                 found_values,
             )
             if records is not None:
-                # Closed before the next batch is decompressed: a thread that waits for memory must
-                # not hold memory.
+                # The batch is closed before the next batch is decompressed, because a thread that
+                # waits for memory must not hold memory.
                 records.close()
             if code == finder.FIND_NEEDS_RECORDS:
                 records = None

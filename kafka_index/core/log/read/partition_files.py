@@ -38,7 +38,7 @@ class PartitionFiles:
     is_stable
         Whether results also end at the first open transaction.
     cleaned_to
-        The log cleaner has processed all offsets below it.
+        The log cleaner has processed all offsets below this offset.
     """
 
     topic: str

@@ -132,7 +132,7 @@ class TimestampSearch:
                 segment.findings.failure(answers, rows[targets_slice], error)
                 continue
             at_end = segment.write_answers(answers, rows[targets_slice], located)
-            # As in Kafka, later segments are not searched, whatever they contain.
+            # As in Kafka, later segments are not searched, even if they have later timestamps.
             answers.status[rows[targets_slice][at_end]] = Status.NO_RECORD_AT_OR_AFTER
         rows_beyond = rows[bounds[-1] :]
         answers.status[rows_beyond] = Status.NO_RECORD_AT_OR_AFTER

@@ -439,7 +439,7 @@ class SegmentIndexes:
         if not self._rejected.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
             # The time index was written together with the rejected offset index, so it is not used.
             return None
-        # Opened here, so that an error of the log is not reported as an error of its index.
+        # The log is opened first, so that its error is not reported as an error of the index.
         self._log.open()
         try:
             is_fetched = store_of(path).needs_requests

@@ -71,7 +71,7 @@ class SegmentCache:
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
         if self._on_use is not None:
-            # The callback is not called for segments that it opens itself.
+            # No recursion: the callback may use other segments.
             on_use, self._on_use = self._on_use, None
             try:
                 on_use(segment)

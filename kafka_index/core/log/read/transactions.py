@@ -196,7 +196,7 @@ def _read_producers_before(
     broker would load (UnifiedLog.rebuildProducerState). A clean shutdown leaves a snapshot at the
     log end. Each remote segment was uploaded with the snapshot at its end.
     """
-    # If any segment of a tiered partition is local, the last one is.
+    # The last segment of a tiered partition is local if any segment is local.
     directory = files.segments[-1].partition_directory
     offsets = set() if is_segment_path(directory) else set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]

@@ -165,7 +165,7 @@ def _scan(
             # Recovery keeps the batch, and fails when it loads the producers of the batch.
             stop = replace(stop, refused=True)
     else:
-        # Checked as if the segment were the only segment of its partition.
+        # The segment is checked as if it were the only segment of its partition.
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = empty_row(segment)
     if stop is not None and stop.refused:

@@ -263,5 +263,6 @@ def _describe_difference(segment: SegmentFile, suffix: str, built_bytes: bytes) 
     first_byte = int(different_bytes[0]) if len(different_bytes) else shared_bytes
     return (
         f"the stored {suffix} differs from the built {suffix} at entry {first_byte // entry_bytes} "
-        f"(stored {len(stored_bytes) // entry_bytes} entries, built {len(built_bytes) // entry_bytes} entries)"
+        f"(stored {len(stored_bytes) // entry_bytes} entries, "
+        f"built {len(built_bytes) // entry_bytes} entries)"
     )

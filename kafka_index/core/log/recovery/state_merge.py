@@ -289,7 +289,7 @@ class PartitionMerge:
 
     @property
     def first_offset(self) -> int:
-        """The log start offset for a broker, which keeps no snapshot at or below it."""
+        """The log start offset for a broker, which deletes snapshots at or below this offset."""
         return max(self.start.log_start_offset, self._first_offset)
 
     def add(self, staged: StagedSegment) -> MergedSegment:

@@ -32,12 +32,12 @@ class EntryFault(StrEnum):
     MISPLACED = "misplaced"
     #: An entry points past batches that precede its offset.
     TOO_LOW = "too_low"
-    #: Entries of another segment.
+    #: The entries belong to another segment.
     FOREIGN = "foreign"
 
 
 class IndexMismatch(NamedTuple):
-    """The first entry that does not match the log, and how it differs."""
+    """The first entry that does not match the log, and the kind of the mismatch."""
 
     fault: EntryFault
     entry: int

@@ -31,7 +31,7 @@ from kafka_index.core.log.scan.scanner import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 
-#: Used if there is no batch.
+#: Offset of a missing batch.
 NO_OFFSET = -1
 
 

@@ -112,7 +112,7 @@ def next_batch(
     bounds: OffsetBounds,
     magics: tuple[int, ...] = (MAGIC_RECORD_BATCH,),
 ) -> int:
-    """Return the position of the next valid batch after a corrupt one; the log's size if none.
+    """Return the position of the next valid batch after a corrupt batch, or the size of the log.
 
     Searches first at the ends of corrupt batches according to their length fields, then at each
     byte.

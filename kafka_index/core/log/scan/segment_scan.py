@@ -354,7 +354,7 @@ def batch_rows(
         "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
         "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
     }
-    # Copied, because the next chunk reuses the memory.
+    # Columns are copied, because the next chunk reuses the memory.
     arrays = [
         (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
         for field in BATCH_SCHEMA

@@ -59,14 +59,15 @@ _REFUSALS = {
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
-#: Reasons to reject a batch because of its producer. Recovery fails there, after adding its index
-#: entries.
+#: Reasons to reject a batch because of its producer. Recovery adds the index entries of the batch,
+#: and then fails.
 PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 
 _FIRST_ROWS = 32
 
 # A state file contains the row counts of the tables, the end offset, and the tables, compressed
-# column by column, which gives the best ratio. A file is read only by the version that wrote it.
+# column by column, which gives the best ratio. The format has no version,
+# because only the version of kafka-index that wrote a state file reads it.
 _LONG = np.dtype("<i8")
 _TABLES = (PRODUCER, ABORT, EPOCH)
 _HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
@@ -428,7 +429,7 @@ class PartitionState:
         same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
             producers["epoch_changed"] == 0
         )
-        # Markers keep the last data batch, unless they have another producer epoch.
+        # A marker does not change the last data batch, unless it has another producer epoch.
         keeps_batch = is_known & (~sets_epoch | ((producers["has_data"] == 0) & same_epoch))
         keeps_coordinator = is_known & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0

@@ -32,7 +32,7 @@ from kafka_index.core.fs.store import Entry
 from kafka_index.core.kernels.checksums import crc32c
 
 _FIRST_CAPACITY = 16
-#: Below this capacity, a long bucket doubles the table; from it on, the bucket becomes a tree.
+#: Below this capacity, a long bucket doubles the table. In a larger table, it becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
 #: Number of nodes at which a bucket is too long.
 _LONG_BUCKET = 8
@@ -55,7 +55,7 @@ class JavaMapOrder:
         self.has_tree = False
 
     def put(self, producer_id: int, present: Collection[int]) -> None:
-        """Put an ID into a map that contains others (``HashMap.putVal``)."""
+        """Put an ID into a map that contains the IDs `present` (``HashMap.putVal``)."""
         self._put_into_bucket(producer_id, present, _LONG_BUCKET)
         if len(present) + 1 > self._threshold:
             self.capacity *= 2
