@@ -110,7 +110,7 @@ class LogFileSource:
         return cls(
             segment.log_path,
             verify_crc=verify_crc,
-            listed=segment,
+            listed_segment=segment,
             recovers=recovers,
             may_grow=may_grow,
         )
