@@ -467,7 +467,7 @@ def _head_range(
     cause, why = Cause.LOST, "the log start checkpoint was written at a clean shutdown"
     if not is_exact or start_offset is None:
         cause = Cause.UNKNOWN
-        why = "if retention deleted them after the checkpoint was written, nothing is lost"
+        why = "if retention deleted the records after the checkpoint was written, no record is lost"
     yield MissingRange(start, base_offset, 0, 0, GapLocation.HEAD, cause, why)
 
 

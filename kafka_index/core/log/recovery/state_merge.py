@@ -360,7 +360,7 @@ class PartitionMerge:
             if base_offset < self._end_offset:
                 return self._overlap_row(staged, self._end_offset), ()
             note = self._gap_note(base_offset)
-            is_reloaded = self._reload_before(base_offset)
+            is_reloaded = self._reload_snapshot_below(base_offset)
             files = self._write_snapshot(staged, base_offset)
             if not is_reloaded:
                 state.reload()
@@ -433,7 +433,7 @@ class PartitionMerge:
         row = replace(staged.report, note=f"{unknown}; no snapshot was written")
         return row, self.write_txn_index(staged, b"")
 
-    def _reload_before(self, offset: int) -> bool:
+    def _reload_snapshot_below(self, offset: int) -> bool:
         """Load the snapshot after the last v2 batch if this snapshot is below an offset.
 
         Recovery has written the snapshot, loads it, and writes another snapshot at the offset
@@ -456,7 +456,7 @@ class PartitionMerge:
         files: tuple[StagedFile, ...] = ()
         if self._map_end_offset < self._log_end_offset:
             files = self._write_snapshot(last, self._map_end_offset)
-            self._reload_before(self._log_end_offset)
+            self._reload_snapshot_below(self._log_end_offset)
         return (*files, *self._write_snapshot(last, self._log_end_offset))
 
     def _write_snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
