@@ -154,7 +154,7 @@ def _export_on_spark(session: SparkSession, data: Path, out: Path) -> None:
     for partition in plan.partitions:
         partition.begin()
     with session_workers(session, outputs=[settings.output]) as workers:
-        for done in export_splits(workers, plan.works, settings):
+        for done in export_splits(workers, plan.tasks, settings):
             if done.failure is not None:
                 raise RuntimeError(done.failure.reason)
 

@@ -192,7 +192,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
                 )
             for each in partitions:
                 target.publish(each)
-            target.remove_others()
+            target.remove_other_partitions()
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:  # noqa: ARG002, because Spark passes it
         """Remove the staged partitions."""

@@ -15,7 +15,7 @@ from kafka_index.commands.import_.import_job import AFTER_FAILURE, Imported, run
 from kafka_index.commands.import_.import_manifest import (
     digest_of_import,
     finished_import,
-    imported_by,
+    list_imported_partitions,
     running_import,
 )
 from kafka_index.commands.import_.request import ImportMode, ImportRequest, ImportSettings
@@ -131,4 +131,4 @@ def _import_on_spark(
             raise
         # Spark wraps the error; on threads, a table that cannot be imported is an InputError.
         raise InputError(error.message, hint="nothing was imported") from error
-    return imported_by(root, running_settings.run_id), True
+    return list_imported_partitions(root, running_settings.run_id), True

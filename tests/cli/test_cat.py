@@ -236,7 +236,10 @@ def test_cat_head_stops_reading_after_the_first_records(dump: Path) -> None:
     wanted = expected(dump)
     result = run_here("cat", "topic", "--input", dump, "-f", "json", "-n", 12)
     assert places(result.stdout) == [(row["partition"], row["offset"]) for row in wanted[:12]]
-    assert "12 records of topic in 3 partitions; the rest was not read (limit)" in result.stderr
+    assert (
+        "12 records of topic in 3 partitions; further records were not read (--limit)"
+        in result.stderr
+    )
 
 
 @pytest.mark.parametrize("given", [("--tail", "-n", 2), ("--from", 1_700_000_000_900)], ids=str)
@@ -322,10 +325,10 @@ def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
         (("-f", "%o %"), "unknown token % in the template"),
         (("-f", "jsno"), "found jsno"),
         (("-f", "json", "-Z"), "--null requires a template in --format"),
-        (("-o", "5..5"), "--offsets has no offset: the end is exclusive (found 5..5)"),
+        (("-o", "5..5"), "--offsets contains no offset, because the end is exclusive (found 5..5)"),
         (("-o", ".."), "--offsets is not a range of offsets"),
         (("-o", "-5"), "--offsets is not a range of offsets"),
-        (("-o", f"{2**63}.."), "is beyond the largest offset"),
+        (("-o", f"{2**63}.."), "exceeds the largest offset"),
         (("-n", "0"), "--limit is not a number in the valid range"),
         (("--to", "2020-01-01", "--from", "2020-01-01"), "no time is in the range"),
         (("-p", "9"), "the input has no partition payments-9"),

@@ -95,7 +95,8 @@ def test_zero_tail_of_a_preallocated_index_is_distinguished(
     assert json_rows(copy) == json_rows(index)
     count = (size_bytes - index.stat().st_size) // entry_bytes
     result = dump(copy)
-    assert result.stdout.splitlines()[-1] == f"{count:,} preallocated entries of zeros after them"
+    last_line = f"{count:,} preallocated entries of zeros at the end of the file"
+    assert result.stdout.splitlines()[-1] == last_line
 
 
 @pytest.mark.parametrize("content", [b"", bytes(800)])

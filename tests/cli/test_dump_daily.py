@@ -82,7 +82,7 @@ def test_dump_limit_applies_to_each_file() -> None:
     assert json_rows(LOG, "--limit", 3) == BATCHES[:3]
     assert json_rows("--records", LOG, "--limit", 3) == RECORDS[:3]
     assert len(json_rows(*sorted(PARTITION.glob("*.index")), "--limit", 2)) == 6
-    assert dump(LOG, "--limit", 3).stdout.splitlines()[-1] == "stopped after 3 rows (limit)"
+    assert dump(LOG, "--limit", 3).stdout.splitlines()[-1] == "stopped after 3 rows (--limit)"
 
 
 @pytest.mark.parametrize(

@@ -92,9 +92,9 @@ def test_glob_without_a_match_lists_what_can_be_dumped(remote: str) -> None:
     ("name", "reason"),
     [
         ("00000000000000000007.log", "no such file"),
-        ("other.txt", "not a kind of file"),
-        ("", "not a kind of file"),
-        ("*.txt", "not a kind of file"),
+        ("other.txt", "the kind of the file is unknown"),
+        ("", "the kind of the file is unknown"),
+        ("*.txt", "the kind of the file is unknown"),
         ("*.none", "no path matches"),
     ],
 )

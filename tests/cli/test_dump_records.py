@@ -243,9 +243,9 @@ def test_unreadable_records_are_reported_and_later_ones_printed(
     (line,) = listed(result)
     assert f"{log}: at byte {len(first)}: " in line
     assert message in line
-    remarks = [line for line in result.stdout.splitlines() if line.startswith("corrupt: ")]
+    remarks = [line for line in result.stdout.splitlines() if line.startswith("corrupt batch at ")]
     assert len(remarks) == 1
-    assert f"the batch at byte {len(first)}: " in remarks[0]
+    assert f"batch at byte {len(first)}: " in remarks[0]
 
 
 def test_damaged_log_is_printed_up_to_the_damage(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_batch_above_the_memory_limit_is_reported_and_the_next_is_printed(
     assert refused == {"position_bytes": 0, "reason": "too_large"}
     assert (row["offset"], row["key"]) == (101, "k")
     result = dump("--records", log, *limit)
-    assert "too_large: the batch at byte 0: " in result.stdout
+    assert "skipped batch (too_large) at byte 0: " in result.stdout
     assert "raise --max-decompressed-bytes" in result.stderr
     assert len(records_of(log, "--max-decompressed-bytes", "6000")) == 2
 

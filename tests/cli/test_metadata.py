@@ -358,5 +358,5 @@ def test_future_timestamps_that_delay_retention_are_reported(tmp_path: Path) -> 
 
     document = json.loads(metadata(tmp_path, "--json").stdout)
     assert document["future_timestamps"] == {"orders": {"segments": 1, "size_bytes": len(log)}}
-    text = "timestamps of orders in the future delay retention by time: 1 segment"
+    text = "timestamps in the future delay retention by time in 1 segment of orders"
     assert text in metadata(tmp_path).stdout

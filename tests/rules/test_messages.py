@@ -398,5 +398,5 @@ def test_export_of_a_log_that_ends_at_the_largest_offset_is_damage(tmp_path: Pat
     result = run_here("export", "--input", tmp_path / "dump", "--output", tmp_path / "out")
     assert result.returncode == 1
     text = on_one_line(result.stdout + result.stderr)
-    assert f"its last offset is {2**63 - 1}" in text
-    assert "no new offset" not in text
+    assert f"the last offset of the log is {2**63 - 1}" in text
+    assert "the log has no new offsets" not in text

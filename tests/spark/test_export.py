@@ -35,7 +35,7 @@ def test_export_on_spark_equals_a_local_export(spark: SparkSession, tmp_path: Pa
         (tmp_path / name).mkdir()
         plan = plan_export(files, settings, split_bytes=100_000)
         with workers_of(spark if name == "there" else None, settings.output) as workers:
-            result = export_splits(workers, plan.works, settings)
+            result = export_splits(workers, plan.tasks, settings)
             # What was seen of logs has no equality of its own.
             counts = (replace(one, seen=()) for one in result)
             results.append(sorted(counts, key=lambda one: one.number))
@@ -122,11 +122,11 @@ def test_diverged_history_is_exported_as_by_the_local_engine(
 
 def _run(spark: SparkSession | None, plan: ExportPlan, settings: ExportSettings) -> None:
     for partition in plan.partitions:
-        if partition.works:
+        if partition.tasks:
             partition.begin()
 
     with workers_of(spark, settings.output) as workers:
-        for result in export_splits(workers, plan.works, settings):
-            plan.partition_of[result.number].add(result)
+        for result in export_splits(workers, plan.tasks, settings):
+            plan.export_by_split[result.number].add(result)
     for partition in plan.partitions:
         partition.finish()

@@ -52,10 +52,12 @@ class OffsetRangeKind(Kind):
         first, end = (int(text) if text else None for text in (match[1], match[3]))
         if max(first or 0, end or 0) > INT64_MAX:
             raise ConfigError(
-                f"{name} is beyond the largest offset", expected=f"at most {INT64_MAX}", found=value
+                f"{name} exceeds the largest offset", expected=f"at most {INT64_MAX}", found=value
             )
         if first is not None and end is not None and first >= end:
-            raise ConfigError(f"{name} has no offset: the end is exclusive", found=value)
+            raise ConfigError(
+                f"{name} contains no offset, because the end is exclusive", found=value
+            )
         return first, end
 
 

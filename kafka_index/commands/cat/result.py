@@ -52,19 +52,26 @@ from kafka_index.core.query.record_stream import SearchedRecords
 from kafka_index.core.query.records import ListedPartitions, list_partitions
 from kafka_index.core.query.settings import ReadSettings, RecordFilter
 
-#: Approximate size of records buffered for sorting, for all partitions, and minimum per partition.
+#: Approximate size of the records that are buffered for sorting by time: the total of all
+#: partitions, and the minimum of each partition.
 _SORTED_BYTES = 16 * 1024 * 1024
 _MIN_SORTED_BYTES = 256 * 1024
-#: Each step of a search for the last records starts this many times further back.
+#: Each step of the search for the last records goes back this many times as far.
 _STEP_FACTOR = 4
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionRecords:
+class PartitionPlan:
     """The splits with the records of a partition.
 
-    `records` is their number if the last records are requested, and `read` the requested offsets.
-    With an `error`, the partition cannot be read.
+    Attributes
+    ----------
+    records : int, optional
+        The number of records, if the last records are requested.
+    error : KafkaIndexError, optional
+        Why the partition cannot be read.
+    read : ReadPartition, optional
+        The requested offsets.
     """
 
     splits: tuple[RecordSplit, ...] = ()
@@ -73,9 +80,9 @@ class PartitionRecords:
     read: ReadPartition | None = None
 
 
-def plan_records(
+def plan_partition(
     files: PartitionFiles, bounds: ReadBounds, settings: ReadSettings, *, last: int | None = None
-) -> PartitionRecords:
+) -> PartitionPlan:
     """Plan the read of a partition, or of its last records; corrupt ranges are skipped.
 
     The read starts at the first record at or after the start time of the filter.
@@ -86,62 +93,70 @@ def plan_records(
             config=LogConfig().for_topic(files.topic),
             max_decompressed_bytes=settings.max_decompressed_bytes,
         ) as log:
-            wanted = _from_start_time(log, resolve_range(log, bounds, settings), settings)
+            offsets = _skip_to_start_time(log, resolve_range(log, bounds, settings), settings)
             records = None
             if last is not None:
-                first_offset, records = _last_records(log, wanted, settings, last)
-                wanted = wanted.restrict(first_offset, INT64_MAX)
-            splits = tuple(split_range(log, wanted, settings, max_split_bytes=SEARCHED_SPLIT_BYTES))
-            return PartitionRecords(splits, records, read=read_partition(files, bounds, splits))
+                first_offset, records = _find_last_records(log, offsets, settings, last)
+                offsets = offsets.restrict(first_offset, INT64_MAX)
+            splits = tuple(
+                split_range(log, offsets, settings, max_split_bytes=SEARCHED_SPLIT_BYTES)
+            )
+            return PartitionPlan(splits, records, read=read_partition(files, bounds, splits))
     except KafkaIndexError as error:
-        return PartitionRecords(error=without_frames(error))
+        return PartitionPlan(error=without_frames(error))
 
 
-def _from_start_time(log: PartitionLog, wanted: OffsetRange, settings: ReadSettings) -> OffsetRange:
+def _skip_to_start_time(
+    log: PartitionLog, offsets: OffsetRange, settings: ReadSettings
+) -> OffsetRange:
     """Return a range without the offsets before the first record at or after the start time."""
     times = settings.record_filter
     # Valid records may follow a corrupt end.
     if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
-        return wanted
+        return offsets
     try:
-        first = first_at_or_after(log, times.from_ms)
+        first_offset = first_at_or_after(log, times.from_ms)
     except CorruptLogError:
         # The read reaches the corruption and skips it.
-        return wanted
-    return wanted.restrict(log.end_offset if first is None else first, INT64_MAX)
+        return offsets
+    return offsets.restrict(log.end_offset if first_offset is None else first_offset, INT64_MAX)
 
 
-def _last_records(
-    log: PartitionLog, wanted: OffsetRange, settings: ReadSettings, count: int
+def _find_last_records(
+    log: PartitionLog, requested: OffsetRange, settings: ReadSettings, count: int
 ) -> tuple[int, int]:
-    """Return the offset of the first of the last records, and their number.
+    """Find the last records; return the offset of the first of them, and their number.
 
     Records are counted backwards from the end. If compaction, transactions or times exclude
     records, each step starts further back.
     """
-    counted = replace(settings, columns=("offset",))
-    end = log.end_offset if wanted.end_offset is None else wanted.end_offset
-    most, step, found = INT64_MAX, count, 0
+    count_settings = replace(settings, columns=("offset",))
+    end_offset = log.end_offset if requested.end_offset is None else requested.end_offset
+    last_offset, step, count_so_far = INT64_MAX, count, 0
     while True:
-        start = max(wanted.first_offset, end - step)
-        offsets = _last_offsets(log, wanted.restrict(start, most), counted, count - found)
-        found += len(offsets)
-        if found == count:
-            return int(offsets[0]), found
-        if start == wanted.first_offset:
-            return start, found
-        most, step = start - 1, step * _STEP_FACTOR
+        start_offset = max(requested.first_offset, end_offset - step)
+        offsets = _read_last_offsets(
+            log, requested.restrict(start_offset, last_offset), count_settings, count - count_so_far
+        )
+        count_so_far += len(offsets)
+        if count_so_far == count:
+            return int(offsets[0]), count_so_far
+        if start_offset == requested.first_offset:
+            return start_offset, count_so_far
+        last_offset, step = start_offset - 1, step * _STEP_FACTOR
 
 
-def _last_offsets(
-    log: PartitionLog, part: OffsetRange, settings: ReadSettings, count: int
+def _read_last_offsets(
+    log: PartitionLog, offset_range: OffsetRange, settings: ReadSettings, count: int
 ) -> Longs:
-    last: Longs = np.zeros(0, np.int64)
-    for split in split_range(log, part, settings):
+    last_offsets: Longs = np.zeros(0, np.int64)
+    for split in split_range(log, offset_range, settings):
         # The corruption is reported when the records are read.
         for batch in RecordReader(split, settings, on_skipped=lambda _: None):
-            last = np.concatenate([last, batch.column("offset").to_numpy()])[-count:]
-    return last
+            last_offsets = np.concatenate([last_offsets, batch.column("offset").to_numpy()])[
+                -count:
+            ]
+    return last_offsets
 
 
 def matches_by_time(
@@ -154,18 +169,25 @@ def matches_by_time(
     columns ``offset`` and ``timestamp``, and `OnDamage.DROP`.
     """
     max_bytes = max(_SORTED_BYTES // max(len(partitions), 1), _MIN_SORTED_BYTES)
-    streams = [_Stream(rank, splits, settings, max_bytes) for rank, splits in enumerate(partitions)]
+    streams = [
+        _BufferedPartition(rank, splits, settings, max_bytes)
+        for rank, splits in enumerate(partitions)
+    ]
     while True:
         damage = [matches for stream in streams for matches in stream.fill()]
-        held = [stream for stream in streams if len(stream.times)]
+        nonempty_streams = [stream for stream in streams if len(stream.times)]
         batches: list[pa.RecordBatch] = []
-        if held:
+        if nonempty_streams:
             # Later records of a partition sort after its last buffered record.
-            unread = [(int(each.times[-1]), each.rank) for each in held if not each.is_read]
+            unread = [
+                (int(stream.times[-1]), stream.rank)
+                for stream in nonempty_streams
+                if not stream.is_read
+            ]
             bound = min(unread, default=(INT64_MAX, len(streams)))
-            taken = [stream.take(*bound) for stream in held]
-            times = np.concatenate([times for times, _ in taken])
-            rows = pa.concat_batches([rows for _, rows in taken])
+            sorted_parts = [stream.take(*bound) for stream in nonempty_streams]
+            times = np.concatenate([times for times, _ in sorted_parts])
+            rows = pa.concat_batches([rows for _, rows in sorted_parts])
             batches.append(rows.take(pa.array(np.argsort(times, kind="stable"))))
         yield SplitMatches(
             tuple(batches),
@@ -173,14 +195,19 @@ def matches_by_time(
             sum(matches.unlisted_errors for matches in damage),
             read_logs=tuple(log for matches in damage for log in matches.read_logs),
         )
-        if not held:
+        if not nonempty_streams:
             return
 
 
-class _Stream:
-    """The records of a partition, a few MiB at a time; `rank` breaks ties.
+class _BufferedPartition:
+    """A buffer of the records of a partition, of a few MiB.
 
-    `times` has, for each buffered record, the maximum timestamp up to it.
+    Attributes
+    ----------
+    rank : int
+        The order of partitions for records with equal timestamps.
+    times : array of int64
+        For each buffered record, the maximum timestamp of the records up to this record.
     """
 
     def __init__(
@@ -208,17 +235,17 @@ class _Stream:
                 self._splits.appendleft(matches.remainder)
             if matches.batches:
                 self._rows = pa.concat_batches(matches.batches)
-                own = self._rows.column("timestamp").cast(pa.int64()).to_numpy()
-                self.times = np.maximum.accumulate(np.maximum(own, self._latest))
+                timestamps = self._rows.column("timestamp").cast(pa.int64()).to_numpy()
+                self.times = np.maximum.accumulate(np.maximum(timestamps, self._latest))
                 self._latest = int(self.times[-1]) if len(self.times) else self._latest
             yield matches
 
     def take(self, time: int, rank: int) -> tuple[Longs, pa.RecordBatch]:
         side = "right" if self.rank <= rank else "left"
         count = int(np.searchsorted(self.times, time, side))  # type: ignore[call-overload]
-        taken = self.times[:count], self._rows.slice(0, count)
+        taken_rows = self.times[:count], self._rows.slice(0, count)
         self.times, self._rows = self.times[count:], self._rows.slice(count)
-        return taken
+        return taken_rows
 
 
 class TopicRecords(SearchedRecords):
@@ -229,20 +256,20 @@ class TopicRecords(SearchedRecords):
     def __init__(
         self,
         request: CatRequest,
-        listed: ListedPartitions,
+        partition_listing: ListedPartitions,
         settings: ReadSettings,
-        planned: Sequence[PartitionRecords],
+        partition_plans: Sequence[PartitionPlan],
         unread: Sequence[str],
     ) -> None:
         plan = ReadPlan(
-            tuple(split for one in planned for split in one.splits),
+            tuple(split for partition in partition_plans for split in partition.splits),
             settings,
-            tuple(one.read for one in planned if one.read is not None),
-            listed.gap_finder(settings.max_decompressed_bytes),
+            tuple(partition.read for partition in partition_plans if partition.read is not None),
+            partition_listing.gap_finder(settings.max_decompressed_bytes),
         )
-        faults = [one.error for one in planned if one.error is not None]
-        super().__init__(listed, plan, request.first, unread, faults)
-        self._request, self._planned = request, planned
+        faults = [partition.error for partition in partition_plans if partition.error is not None]
+        super().__init__(partition_listing, plan, request.first, unread, faults)
+        self._request, self._partition_plans = request, partition_plans
 
     def _matches(self) -> Generator[SplitMatches, None, None]:
         plan, last = self._plan, self._request.last
@@ -251,14 +278,24 @@ class TopicRecords(SearchedRecords):
                 ThreadEngine(), "cat", plan.splits, plan.settings, limit=self._limit
             )
             return
-        found = matches_by_time([one.splits for one in self._planned], plan.settings)
-        more = 0 if last is None else sum(one.records or 0 for one in self._planned) - last
-        yield from limit_matches(found, self._limit, skip=max(more, 0))
+        matches = matches_by_time(
+            [partition.splits for partition in self._partition_plans], plan.settings
+        )
+        excess = (
+            0
+            if last is None
+            else sum(partition.records or 0 for partition in self._partition_plans) - last
+        )
+        yield from limit_matches(matches, self._limit, skip=max(excess, 0))
 
-    def _records_text(self, records: int, where: str) -> str:  # noqa: ARG002, of other reads
-        text = plural(records, "record") if records else "no record"
-        text += f" of {self._request.topic} in {plural(self._partitions, 'partition')}"
-        return f"{text}; the rest was not read (limit)" if self._is_limited else text
+    def _records_text(self, records: int, searched_data: str) -> str:  # noqa: ARG002, of other reads
+        read_records = plural(records, "record") if records else "no record"
+        read_records += f" of {self._request.topic} in {plural(self._partitions, 'partition')}"
+        return (
+            f"{read_records}; further records were not read (--limit)"
+            if self._is_limited
+            else read_records
+        )
 
 
 def read_topic(
@@ -279,56 +316,60 @@ def read_topic(
         max_decompressed_bytes=request.max_decompressed_bytes,
         record_filter=None if times == (None, None) else RecordFilter(*times),
     )
-    first, end = request.offsets
+    first_offset, end_offset = request.offsets
     bounds = ReadBounds(
-        Bound(EARLIEST if first is None else first), Bound(LATEST if end is None else end)
+        Bound(EARLIEST if first_offset is None else first_offset),
+        Bound(LATEST if end_offset is None else end_offset),
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        listed = _listed(request)
-        planned = [
-            plan_records(files, bounds, settings, last=request.last) for files in listed.files
+        partition_listing = _list_topic(request)
+        partition_plans = [
+            plan_partition(files, bounds, settings, last=request.last)
+            for files in partition_listing.files
         ]
         if request.decode is not None:
-            settings = _with_types(request, planned, settings)
-    return TopicRecords(request, listed, settings, planned, unread_texts(unread))
+            settings = _find_types(request, partition_plans, settings)
+    return TopicRecords(request, partition_listing, settings, partition_plans, unread_texts(unread))
 
 
-def _with_types(
-    request: CatRequest, planned: Sequence[PartitionRecords], settings: ReadSettings
+def _find_types(
+    request: CatRequest, partition_plans: Sequence[PartitionPlan], settings: ReadSettings
 ) -> ReadSettings:
-    """Return the settings with decoded keys or values, by the records that are read."""
+    """Return the settings with the types of decoded keys or values in the requested records."""
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query import typed_records  # noqa: PLC0415
 
     options = typed_records.decode_options(request, [request.topic], request.inputs)
     if options is None:
         return settings
-    splits = [split for one in planned for split in one.splits]
-    found = typed_records.find_writers(splits, settings, options, limit=request.first)
+    splits = [split for partition in partition_plans for split in partition.splits]
+    counts_by_topic = typed_records.find_writers(splits, settings, options, limit=request.first)
     names = settings.columns
-    typed = typed_records.typed_columns([request.topic], found, options, names, keeps_raw=True)
+    typed = typed_records.typed_columns(
+        [request.topic], counts_by_topic, options, names, keeps_raw=True
+    )
     typed_records.check_mapping(options, {request.topic: typed})
     return replace(settings, typed=typed)
 
 
-def _listed(request: CatRequest) -> ListedPartitions:
-    listed = list_partitions(
+def _list_topic(request: CatRequest) -> ListedPartitions:
+    listing = list_partitions(
         request.inputs,
         # In topic names, the full stop is the only special character of regular expressions.
         topics=re.compile(request.topic.replace(".", r"\.")),
         tiered=request.tiered,
         indexes=request.indexes,
     )
-    numbers = [files.partition for files in listed.files]
-    missing = [number for number in sorted(request.partitions) if number not in numbers]
+    existing_partitions = [files.partition for files in listing.files]
+    missing = [number for number in sorted(request.partitions) if number not in existing_partitions]
     if missing:
         partition = TopicPartition(request.topic, missing[0])
         raise InputError(
             f"the input has no partition {partition.directory_name}",
             path=", ".join(request.inputs),
-            found=f"the partitions {', '.join(map(str, numbers))}",
+            found=f"partitions {', '.join(map(str, existing_partitions))}",
         )
     if request.partitions:
-        files = [one for one in listed.files if one.partition in request.partitions]
-        listed = replace(listed, files=files)
-    return listed
+        files = [files for files in listing.files if files.partition in request.partitions]
+        listing = replace(listing, files=files)
+    return listing

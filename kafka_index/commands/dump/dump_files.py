@@ -1,4 +1,4 @@
-"""Dumps of files and directories: identify each one, check its options, print its rows."""
+"""Dumps of files and directories: identify each file, check its options, and print its rows."""
 
 from __future__ import annotations
 
@@ -86,17 +86,23 @@ if TYPE_CHECKING:
     from kafka_index.commands.dump.typed_log import TypedLog
 
 _CHUNK_ENTRIES = 64 * 1024
-_ENTRY = ("entry", "entries")
+_ENTRY_NOUNS = ("entry", "entries")
 _HEADER_LINES = 2
 PROPERTY_FILES = (META_PROPERTIES, PARTITION_METADATA)
 
 
 @dataclass(frozen=True, slots=True)
-class _Form:
-    """The differences between the two kinds of index.
+class _IndexFormat:
+    """The format of an offset or time index.
 
-    `names` are the two columns, and `offset_column` the column with the offset. `strict`, per
-    column: whether it ascends with every entry, or may repeat.
+    Attributes
+    ----------
+    names : tuple of str
+        The two columns.
+    offset_column : int
+        The number of the column with the offset.
+    strict : tuple of bool
+        For each column, whether values must ascend with every entry. Otherwise values may repeat.
     """
 
     open: type[OffsetIndex | TimeIndex]
@@ -106,52 +112,56 @@ class _Form:
     strict: tuple[bool, bool]
 
 
-_FORMS = {
-    OFFSET_INDEX_SUFFIX: _Form(
+_INDEX_FORMATS = {
+    OFFSET_INDEX_SUFFIX: _IndexFormat(
         OffsetIndex, "offset index", ("offset", "position_bytes"), 0, (True, True)
     ),
-    TIME_INDEX_SUFFIX: _Form(TimeIndex, "time index", ("timestamp_ms", "offset"), 1, (True, False)),
+    TIME_INDEX_SUFFIX: _IndexFormat(
+        TimeIndex, "time index", ("timestamp_ms", "offset"), 1, (True, False)
+    ),
 }
 
 
 def dump_sparse_index(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print the entries of an ``.index`` or a ``.timeindex``; return its first error."""
-    form, content = _FORMS[file.kind], file.fetched_array()
+    form, content = _INDEX_FORMATS[file.kind], file.fetched_array()
     with form.open(file.path, file.base_offset, writable=False, content=content) as index:
-        return _dump(index, output, form)
+        return _dump_entries(index, output, form)
 
 
-def _dump(
-    index: OffsetIndex | TimeIndex, output: SelectedRows, form: _Form
+def _dump_entries(
+    index: OffsetIndex | TimeIndex, output: SelectedRows, form: _IndexFormat
 ) -> KafkaIndexError | None:
     slots = index.entries
     index.skip_padding()
-    title = f"{form.kind}, base offset {index.base_offset}, {plural(index.entries, *_ENTRY)}"
+    title = f"{form.kind}, base offset {index.base_offset}, {plural(index.entries, *_ENTRY_NOUNS)}"
     output.begin(index.path, f"{title}")
     fault: KafkaIndexError | None = None
-    before: tuple[int, int] | None = None
+    last_entry: tuple[int, int] | None = None
     floor: tuple[int, int] | None = None
-    for start in range(0, index.entries, _CHUNK_ENTRIES):
-        columns = index.read_entries(start, min(start + _CHUNK_ENTRIES, index.entries))
+    for first_entry in range(0, index.entries, _CHUNK_ENTRIES):
+        columns = index.read_entries(first_entry, min(first_entry + _CHUNK_ENTRIES, index.entries))
         if output.selection.offset is None:
-            _print(columns, form, output)
+            _print_columns(columns, form, output)
         else:
-            floor = _floor(columns, form, output.selection.offset, floor)
-        fault = fault or _first_fault(index, form, start, columns, before)
-        before = int(columns[0][-1]), int(columns[1][-1])
+            floor = _find_floor_entry(columns, form, output.selection.offset, floor)
+        fault = fault or _first_misordered_entry(index, form, first_entry, columns, last_entry)
+        last_entry = int(columns[0][-1]), int(columns[1][-1])
     if floor is not None:
-        _print(tuple(np.array([value], np.int64) for value in floor), form, output)
+        _print_columns(tuple(np.array([value], np.int64) for value in floor), form, output)
     if index.entries < slots:
         padding = plural(slots - index.entries, "preallocated entry", "preallocated entries")
-        output.remark(f"{padding} of zeros after them")
+        output.remark(f"{padding} of zeros at the end of the file")
     torn_bytes = index.length % index.entry_size
     if fault is None and torn_bytes:
-        fault = _torn(index, torn_bytes)
+        fault = _torn_entry_error(index, torn_bytes)
     output.fault(fault)
     return fault
 
 
-def _torn(index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int) -> CorruptIndexError:
+def _torn_entry_error(
+    index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int
+) -> CorruptIndexError:
     return CorruptIndexError(
         "the file ends inside an entry",
         path=index.path,
@@ -161,52 +171,56 @@ def _torn(index: OffsetIndex | TimeIndex | TransactionIndex, torn_bytes: int) ->
     )
 
 
-def _print(columns: Sequence[Longs], form: _Form, output: SelectedRows) -> None:
+def _print_columns(columns: Sequence[Longs], form: _IndexFormat, output: SelectedRows) -> None:
     output.rows(pa.record_batch(dict(zip(form.names, columns, strict=True))))
 
 
-def _floor(
-    columns: tuple[Longs, Longs], form: _Form, offset: int, before: tuple[int, int] | None
+def _find_floor_entry(
+    columns: tuple[Longs, Longs], form: _IndexFormat, offset: int, floor: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """Return the last entry so far at or below an offset."""
+    """Return the last entry at or before an offset, in this chunk or earlier chunks."""
     rows = np.flatnonzero(columns[form.offset_column] <= offset)
     if not rows.size:
-        return before
+        return floor
     return int(columns[0][rows[-1]]), int(columns[1][rows[-1]])
 
 
-def _first_fault(
+def _first_misordered_entry(
     index: OffsetIndex | TimeIndex,
-    form: _Form,
-    start: int,
+    form: _IndexFormat,
+    first_entry: int,
     columns: tuple[Longs, Longs],
-    before: tuple[int, int] | None,
+    last_entry: tuple[int, int] | None,
 ) -> KafkaIndexError | None:
-    """Return the first value of a chunk that is out of order, as checked by DumpLogSegments."""
+    """Return the first value of a chunk that is out of order; DumpLogSegments checks the same."""
     faults: list[tuple[int, str, str, int]] = []
-    for number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
-        least = index.base_offset if number == form.offset_column else 0
-        low = np.flatnonzero(values < least)
-        if low.size:
-            row = int(low[0])
-            faults.append((row, f"{name} is too small", f"at least {least}", int(values[row])))
+    for column_number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
+        min_value = index.base_offset if column_number == form.offset_column else 0
+        too_small = np.flatnonzero(values < min_value)
+        if too_small.size:
+            row = int(too_small[0])
+            faults.append((row, f"{name} is too small", f"at least {min_value}", int(values[row])))
         previous = np.empty_like(values)
         previous[1:] = values[:-1]
-        previous[0] = values[0] - 1 if before is None else before[number]
-        fall = np.flatnonzero(values <= previous if form.strict[number] else values < previous)
-        if fall.size:
-            row = int(fall[0])
-            expected = f"{'above' if form.strict[number] else 'at least'} {int(previous[row])}"
+        previous[0] = values[0] - 1 if last_entry is None else last_entry[column_number]
+        descending = np.flatnonzero(
+            values <= previous if form.strict[column_number] else values < previous
+        )
+        if descending.size:
+            row = int(descending[0])
+            expected = (
+                f"{'above' if form.strict[column_number] else 'at least'} {int(previous[row])}"
+            )
             faults.append((row, f"{name} does not ascend", expected, int(values[row])))
     if not faults:
         return None
-    row, message, expected, found = min(faults, key=itemgetter(0))
+    row, message, expected, value = min(faults, key=itemgetter(0))
     return CorruptIndexError(
         message,
         path=index.path,
-        position_bytes=(start + row) * index.entry_size,
+        position_bytes=(first_entry + row) * index.entry_size,
         expected=expected,
-        found=found,
+        found=value,
     )
 
 
@@ -214,20 +228,20 @@ def dump_transaction_index(file: DumpedFile, output: SelectedRows) -> KafkaIndex
     """Print the entries of a ``.txnindex``; return its first error, if any."""
     path, base_offset = file.path, file.base_offset
     with TransactionIndex(path, base_offset, writable=False, content=file.fetched()) as index:
-        count = plural(len(index.entries), *_ENTRY)
+        count = plural(len(index.entries), *_ENTRY_NOUNS)
         output.begin(path, f"transaction index, base offset {base_offset}, {count}")
-        shown = index.entries.copy()
-        shown["version"] = entry_versions(shown)
-        _print_entries(shown, output)
-        fault = _first_transaction_fault(index)
+        entries = index.entries.copy()
+        entries["version"] = entry_versions(entries)
+        _print_entries(entries, output)
+        fault = _first_misordered_transaction(index)
         if fault is None and index.torn_bytes:
-            fault = _torn(index, index.torn_bytes)
+            fault = _torn_entry_error(index, index.torn_bytes)
     output.fault(fault)
     return fault
 
 
 def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print the producers of a ``.snapshot``; return why a broker would discard it, if so."""
+    """Print the producers of a ``.snapshot``; return the error if a broker would discard it."""
     path, offset, data = file.path, file.base_offset, file.content()
     fault: KafkaIndexError | None = None
     try:
@@ -235,7 +249,9 @@ def dump_snapshot(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | N
     except CorruptSnapshotError as error:
         fault = error
         entries = _readable_entries(data)
-    output.begin(path, f"producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY)}")
+    output.begin(
+        path, f"producer snapshot at offset {offset}, {plural(len(entries), *_ENTRY_NOUNS)}"
+    )
     _print_entries(entries, output)
     output.fault(fault)
     return fault
@@ -245,11 +261,11 @@ def dump_leader_epochs(file: DumpedFile, output: SelectedRows) -> KafkaIndexErro
     """Print a ``leader-epoch-checkpoint``; return its first error, if any."""
     path = file.path
     entries = parse_leader_epoch_checkpoint(read_text(path) or "", path=path)
-    output.begin(path, f"leader epochs, {plural(len(entries), *_ENTRY)}")
+    output.begin(path, f"leader epochs, {plural(len(entries), *_ENTRY_NOUNS)}")
     epochs = pa.array([entry.epoch for entry in entries], pa.int64())
     starts = pa.array([entry.start_offset for entry in entries], pa.int64())
     output.rows(pa.record_batch({"epoch": epochs, "start_offset": starts}))
-    fault = _first_contradiction(entries, path)
+    fault = _first_rejected_epoch(entries, path)
     output.fault(fault)
     return fault
 
@@ -259,15 +275,15 @@ def _print_entries(entries: NDArray[np.void], output: SelectedRows) -> None:
     output.rows(pa.record_batch({name: entries[name].astype(np.int64) for name in names}))
 
 
-def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
+def _first_misordered_transaction(index: TransactionIndex) -> KafkaIndexError | None:
     fault: KafkaIndexError | None = None
     try:
         index.sanity_check()
     except CorruptIndexError as error:
         fault = error
     # Kafka rejects offsets that do not ascend only when it appends.
-    last = index.entries["last_offset"].astype(np.int64)
-    falls = np.flatnonzero(last[1:] <= last[:-1]) + 1
+    last_offsets = index.entries["last_offset"].astype(np.int64)
+    falls = np.flatnonzero(last_offsets[1:] <= last_offsets[:-1]) + 1
     if not falls.size:
         return fault
     row = int(falls[0])
@@ -278,8 +294,8 @@ def _first_transaction_fault(index: TransactionIndex) -> KafkaIndexError | None:
         "last_offset does not ascend",
         path=index.path,
         position_bytes=position,
-        expected=f"above {int(last[row - 1])}",
-        found=int(last[row]),
+        expected=f"above {int(last_offsets[row - 1])}",
+        found=int(last_offsets[row]),
     )
 
 
@@ -289,41 +305,41 @@ def _readable_entries(data: bytes) -> NDArray[np.void]:
     header = np.frombuffer(data, SNAPSHOT_HEADER, 1)[0]
     if header["version"] != SNAPSHOT_VERSION:
         return np.empty(0, SNAPSHOT_ENTRY)
-    room = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
-    count = min(max(int(header["count"]), 0), room)
+    max_count = (len(data) - SNAPSHOT_HEADER.itemsize) // SNAPSHOT_ENTRY.itemsize
+    count = min(max(int(header["count"]), 0), max_count)
     return np.frombuffer(data, SNAPSHOT_ENTRY, count, SNAPSHOT_HEADER.itemsize)
 
 
-def _first_contradiction(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
-    """Return the first line that a broker rejects or ignores, or that makes it drop other lines."""
+def _first_rejected_epoch(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
+    """Return the first line that a broker rejects or ignores, or that removes other lines."""
     epochs = LeaderEpochCache()
-    for number, entry in enumerate(entries, start=1 + _HEADER_LINES):
-        before = epochs.entries
+    for line_number, entry in enumerate(entries, start=1 + _HEADER_LINES):
+        previous_entries = epochs.entries
         with suppress(InvalidEpochError):
             epochs.assign(entry.epoch, entry.start_offset)
-        if epochs.entries != (*before, entry):
-            last = before[-1] if before else EpochEntry(-1, -1)
+        if epochs.entries != (*previous_entries, entry):
+            previous_entry = previous_entries[-1] if previous_entries else EpochEntry(-1, -1)
             return InputError(
-                f"line {number} of a checkpoint does not ascend",
+                f"line {line_number} of a checkpoint does not ascend",
                 path=path,
-                expected=f"above {last.epoch} {last.start_offset}",
+                expected=f"above {previous_entry.epoch} {previous_entry.start_offset}",
                 found=f"{entry.epoch} {entry.start_offset}",
             )
     return None
 
 
 def dump_offset_checkpoint(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
-    """Print an offset checkpoint of a data directory; return why it is malformed, if so."""
+    """Print an offset checkpoint of a data directory; return the error if it is malformed."""
     try:
-        offsets = parse_offset_checkpoint(_text(file), path=file.path)
+        offsets = parse_offset_checkpoint(_read_existing(file), path=file.path)
     except InputError as error:
         output.begin(file.path, "offset checkpoint")
         output.fault(error)
         return error
     output.begin(file.path, f"offset checkpoint, {plural(len(offsets), 'entry', 'entries')}")
     columns = [
-        pa.array([each.topic for each in offsets], pa.string()),
-        pa.array([each.partition for each in offsets], pa.int32()),
+        pa.array([partition.topic for partition in offsets], pa.string()),
+        pa.array([partition.partition for partition in offsets], pa.int32()),
         pa.array(list(offsets.values()), pa.int64()),
     ]
     output.rows(pa.RecordBatch.from_arrays(columns, ["topic", "partition", "offset"]))
@@ -332,9 +348,9 @@ def dump_offset_checkpoint(file: DumpedFile, output: SelectedRows) -> KafkaIndex
 
 def dump_properties(file: DumpedFile, output: SelectedRows) -> KafkaIndexError | None:
     """Print ``meta.properties`` or ``partition.metadata``; return why a broker rejects it."""
-    text = _text(file)
+    content = _read_existing(file)
     is_metadata = file.kind == PARTITION_METADATA
-    pairs = properties_of(text.replace(":", "=") if is_metadata else text)
+    pairs = properties_of(content.replace(":", "=") if is_metadata else content)
     output.begin(file.path, f"{'topic of the partition' if is_metadata else 'properties'}")
     names, values = pa.array(pairs, pa.string()), pa.array(pairs.values(), pa.string())
     output.rows(pa.record_batch({"name": names, "value": values}))
@@ -348,11 +364,11 @@ def dump_properties(file: DumpedFile, output: SelectedRows) -> KafkaIndexError |
     return None
 
 
-def _text(file: DumpedFile) -> str:
-    text = read_text(file.path)
-    if text is None:
-        raise InputError("no such file", path=file.path)
-    return text
+def _read_existing(file: DumpedFile) -> str:
+    content = read_text(file.path)
+    if content is None:
+        raise InputError("the file does not exist", path=file.path)
+    return content
 
 
 _SCHEMA = pa.schema(
@@ -382,44 +398,49 @@ def dump_log(file: DumpedFile, output: SelectedRows, *, verify_crc: bool) -> Kaf
         count += batch.num_rows
         output.rows(batch)
         if output.is_full:
-            output.limited()
+            output.print_limit()
             return None
         if output.selection.is_past(batch.column("last_offset")[-1].as_py()):
-            output.remark(f"{plural(output.printed, 'batch', 'batches')} of the offset")
+            output.remark(f"{plural(output.printed, 'batch', 'batches')} with the offset")
             return None
-    found = plural(count, "batch", "batches")
+    batch_count = plural(count, "batch", "batches")
     if output.selection != Selection():
-        found = f"{format_count(output.printed)} of {found} selected"
-    end = log_end(file.path, size_bytes, batches.stop, found, output)
-    return end if batches.overlap is None else out_of_order(file.path, batches.overlap, output)
+        batch_count = f"{format_count(output.printed)} of {batch_count} selected"
+    corruption = print_log_end(file.path, size_bytes, batches.stop, batch_count, output)
+    return (
+        corruption
+        if batches.overlap is None
+        else print_out_of_order(file.path, batches.overlap, output)
+    )
 
 
-def log_end(
-    path: str, size_bytes: int, stop: ScanStop | None, found: str, output: SelectedRows
+def print_log_end(
+    path: str, size_bytes: int, scan_end: ScanStop | None, count: str, output: SelectedRows
 ) -> KafkaIndexError | None:
     """Print the number of batches or records, and why the scan ended; return the corruption."""
-    if stop is None:
-        output.remark(f"{found} up to the end of the file")
+    if scan_end is None:
+        output.remark(f"{count} up to the end of the file")
         return None
-    damaged = stop.code != PREALLOCATED_TAIL
+    is_damaged = scan_end.code != PREALLOCATED_TAIL
     output.remark(
-        f"{found}; the scan ends at byte {stop.position_bytes} of {size_bytes}: {stop.text}",
-        bad=damaged,
+        f"{count}; the scan ends at byte {scan_end.position_bytes} of {size_bytes}: "
+        f"{scan_end.text}",
+        bad=is_damaged,
     )
-    if not damaged:
+    if not is_damaged:
         return None
-    return damage_of(path, stop)
+    return corruption_error(path, scan_end)
 
 
-def out_of_order(path: str, stop: ScanStop, output: SelectedRows) -> KafkaIndexError:
+def print_out_of_order(path: str, scan_end: ScanStop, output: SelectedRows) -> KafkaIndexError:
     """Print where batches are out of order; return the error."""
-    output.remark(f"corrupt: the batch at byte {stop.position_bytes}: {stop.text}", bad=True)
-    return damage_of(path, stop)
+    output.remark(f"corrupt batch at byte {scan_end.position_bytes}: {scan_end.text}", bad=True)
+    return corruption_error(path, scan_end)
 
 
-def damage_of(path: str, stop: ScanStop) -> CorruptLogError:
+def corruption_error(path: str, scan_end: ScanStop) -> CorruptLogError:
     """Return the error for the reason why a scan stopped."""
-    return stop.error(CorruptLogError, path)
+    return scan_end.error(CorruptLogError, path)
 
 
 def dump_records(
@@ -432,8 +453,8 @@ def dump_records(
 ) -> KafkaIndexError | None:
     """Print the records of a log; return the first corruption.
 
-    Batches whose records cannot be read are skipped. `typed` has, by path, what decodes keys and
-    values.
+    Batches whose records cannot be read are skipped. `typed` has the decoders of keys and values,
+    by path.
     """
     path, size_bytes = file.path, file.size_bytes
     title = f"records, base offset {file.base_offset}, {format_count(size_bytes)} bytes"
@@ -442,58 +463,60 @@ def dump_records(
     decoder = RecordDecoder(budget, verify_crc=verify_crc)
     typed_log = typed.get(path)
     if typed_log is not None:
-        typed_log.find_types(_rows_of_types(file, output.selection, budget, typed_log))
+        typed_log.find_types(_read_typed_records(file, output.selection, budget, typed_log))
     count = 0
     damage: KafkaIndexError | None = None
-    for window, start, found_batches in _in_order(source, file.base_offset):
+    for window, start, found_batches in _ordered_windows(source, file.base_offset):
         if isinstance(found_batches, ScanStop):
-            error = out_of_order(path, found_batches, output)
+            error = print_out_of_order(path, found_batches, output)
             damage = damage or error
             continue
-        held = output.selection.of_batches(found_batches)
-        batches = BatchColumns(*(column[held] for column in found_batches))
+        is_selected = output.selection.mask_batches(found_batches)
+        batches = BatchColumns(*(column[is_selected] for column in found_batches))
         rows = WindowBatches(window, start, batches)
-        convert = _conversion(rows, typed_log)
+        convert = _chunk_converter(rows, typed_log)
         positions = batches.position_bytes
-        for found in decoder.decode(window, positions - start, batches.size_bytes, convert):
-            if not isinstance(found, BatchDamage):
-                for records in _decoded(found, typed_log, output):
+        for records_or_damage in decoder.decode(
+            window, positions - start, batches.size_bytes, convert
+        ):
+            if not isinstance(records_or_damage, BatchDamage):
+                for records in _decode_records(records_or_damage, typed_log, output):
                     output.records(records)
-                count += len(found)
+                count += len(records_or_damage)
                 if output.is_full:
-                    output.limited()
+                    output.print_limit()
                     return damage
                 continue
-            position, error = int(positions[found.batch]), found.error
-            word = "corrupt"
+            position, error = int(positions[records_or_damage.batch]), records_or_damage.error
+            description = "corrupt batch"
             if isinstance(error, TooLargeError):
-                word = TOO_LARGE
+                description = f"skipped batch ({TOO_LARGE})"
                 output.skipped_batch(position, TOO_LARGE)
-            output.remark(f"{word}: the batch at byte {position}: {error.message}", bad=True)
+            output.remark(f"{description} at byte {position}: {error.message}", bad=True)
             damage = damage or error.at(path, position)
         if found_batches.rows and output.selection.is_past(int(found_batches.last_offset[-1])):
             output.remark(f"{plural(output.printed, 'record')} at the offset")
             return damage
-    return damage or _records_end(file, output, source.stop, count)
+    return damage or _print_records_end(file, output, source.stop, count)
 
 
-def _records_end(
-    file: DumpedFile, output: SelectedRows, stop: ScanStop | None, count: int
+def _print_records_end(
+    file: DumpedFile, output: SelectedRows, scan_end: ScanStop | None, count: int
 ) -> KafkaIndexError | None:
     """Print the end of the records of a log; return the corruption that ended the scan."""
     if output.selection.has_times and not output.printed:
         for headers in read_batches(file.path, verify_crc=False):
             output.track_times(headers)
-    found = plural(count, "record")
+    record_count = plural(count, "record")
     if output.selection != Selection():
-        found = f"{plural(output.printed, 'record')} selected"
-    return log_end(file.path, file.size_bytes, stop, found, output)
+        record_count = f"{plural(output.printed, 'record')} selected"
+    return print_log_end(file.path, file.size_bytes, scan_end, record_count, output)
 
 
-def _conversion(
+def _chunk_converter(
     rows: WindowBatches, typed_log: TypedLog | None
 ) -> Callable[[RecordChunk], PrintedRecords | pa.RecordBatch]:
-    """Return how chunks are converted: for printing, or to a table whose columns are decoded."""
+    """Return the conversion of chunks: to printed records, or to tables for decoding."""
     if typed_log is None:
         return partial(PrintedRecords.from_chunk, source=rows)
     partition = typed_log.partition
@@ -501,46 +524,50 @@ def _conversion(
     return partial(table.convert, source=rows)
 
 
-def _decoded(
+def _decode_records(
     records: PrintedRecords | pa.RecordBatch, typed_log: TypedLog | None, output: SelectedRows
 ) -> Iterator[PrintedRecords]:
-    """Yield records for printing; in selected records, keys and values that fail are counted."""
+    """Yield records for printing, decoded if types are given; decode errors are counted."""
     if isinstance(records, PrintedRecords) or typed_log is None:
         yield records
         return
-    for part in typed_log.decode(output.selected_records(records), output.decode_errors):
-        yield PrintedRecords.from_rows(part)
+    for rows in typed_log.decode(output.selected_records(records), output.decode_errors):
+        yield PrintedRecords.from_rows(rows)
 
 
-def _rows_of_types(
+def _read_typed_records(
     file: DumpedFile, selection: Selection, budget: DecompressionBudget, typed_log: TypedLog
 ) -> Iterator[pa.RecordBatch]:
     """Yield the records that may be printed, for the types of their keys and values."""
-    decoder, read = RecordDecoder(budget), 0
+    decoder, read_count = RecordDecoder(budget), 0
     source = LogFileSource(file.path, verify_crc=False, recovers=False)
-    for window, start, batches in _in_order(source, file.base_offset):
+    for window, start, batches in _ordered_windows(source, file.base_offset):
         if isinstance(batches, ScanStop):
             continue
-        held = selection.of_batches(batches)
-        rows = WindowBatches(window, start, BatchColumns(*(column[held] for column in batches)))
+        is_selected = selection.mask_batches(batches)
+        rows = WindowBatches(
+            window, start, BatchColumns(*(column[is_selected] for column in batches))
+        )
         positions, sizes = rows.batches.position_bytes - start, rows.batches.size_bytes
-        for found in decoder.decode(window, positions, sizes, _conversion(rows, typed_log)):
-            if not isinstance(found, BatchDamage):
-                records = selection.of_records(found)
-                read += len(records)
+        for records_or_damage in decoder.decode(
+            window, positions, sizes, _chunk_converter(rows, typed_log)
+        ):
+            if not isinstance(records_or_damage, BatchDamage):
+                records = selection.select_records(records_or_damage)
+                read_count += len(records)
                 yield records
-            if selection.limit is not None and read >= selection.limit:
+            if selection.limit is not None and read_count >= selection.limit:
                 return
 
 
-def _in_order(
+def _ordered_windows(
     source: LogFileSource, base_offset: int
 ) -> Iterator[tuple[Bytes, int, BatchColumns | ScanStop]]:
-    """Yield the windows of a log, with batches in order, or the reason why some are omitted."""
+    """Yield the windows of a log: batches in order, or a reason why batches are omitted."""
     order = BatchOrder(base_offset)
-    for window, start, batches in source.windows():
-        for found in order.follow(batches):
-            yield window, start, found
+    for window, position, batches in source.windows():
+        for ordered_batches in order.follow(batches):
+            yield window, position, ordered_batches
 
 
 def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list[KafkaIndexError]:
@@ -555,31 +582,33 @@ def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list
     damage: list[KafkaIndexError] = []
     for segment in segments:
         if output.is_full:
-            output.limited()
+            output.print_limit()
             return damage
         try:
-            row, stop = _scan(segment, verify_crc=verify_crc)
+            row, scan_end = _summarize_segment(segment, verify_crc=verify_crc)
         except KafkaIndexError as error:
-            row, stop = {"damage": error.message}, None
+            row, scan_end = {"damage": error.message}, None
             damage.append(error)
-        if stop is not None and stop.code != PREALLOCATED_TAIL:
-            damage.append(damage_of(segment.log_path, stop))
-        known = {
+        if scan_end is not None and scan_end.code != PREALLOCATED_TAIL:
+            damage.append(corruption_error(segment.log_path, scan_end))
+        segment_columns = {
             "topic": segment.topic,
             "partition": segment.partition,
             "base_offset": segment.base_offset,
             "size_bytes": segment.log_size_bytes,
         }
-        output.rows(pa.RecordBatch.from_pylist([known | row], schema=_SCHEMA))
-    found = [plural(len(damage), "corrupt segment")] if damage else []
+        output.rows(pa.RecordBatch.from_pylist([segment_columns | row], schema=_SCHEMA))
+    problems = [plural(len(damage), "corrupt segment")] if damage else []
     if unread:
-        found.append(f"{plural(len(unread), 'entry', 'entries')} not read")
-    output.remark("; ".join(found) or "no corruption found", bad=bool(found))
+        problems.append(f"{plural(len(unread), 'entry', 'entries')} not read")
+    output.remark("; ".join(problems) or "no corruption found", bad=bool(problems))
     return damage
 
 
-def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object], ScanStop | None]:
-    """Return the row of a segment, and why its batches end before its log."""
+def _summarize_segment(
+    segment: SegmentFile, *, verify_crc: bool
+) -> tuple[dict[str, object], ScanStop | None]:
+    """Return the row of a segment, and the reason if its batches end before the end of the log."""
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     count, next_offset, codecs = 0, segment.base_offset, 0
     first_ms = max_ms = NO_TIMESTAMP
@@ -587,13 +616,13 @@ def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object],
     for window, start, batches in source.windows():
         overlap = overlap or order.first_stop(batches)
         if not count:
-            first = WindowBatches(window, start, batches.slice(0, 1)).read_headers()
-            first_ms = int(first[HEADER_BASE_TIMESTAMP, 0])
+            first_header = WindowBatches(window, start, batches.slice(0, 1)).read_headers()
+            first_ms = int(first_header[HEADER_BASE_TIMESTAMP, 0])
         count += batches.rows
         next_offset = int(batches.last_offset[-1]) + 1
         codecs |= int(np.bitwise_or.reduce(1 << (batches.attributes & COMPRESSION_MASK)))
         max_ms = max(max_ms, int(batches.max_timestamp_ms.max()))
-    stop = overlap or source.stop
+    scan_end = overlap or source.stop
     names = [
         COMPRESSION_NAMES[codec] if codec < len(COMPRESSION_NAMES) else f"codec-{codec}"
         for codec in range(COMPRESSION_MASK + 1)
@@ -605,13 +634,15 @@ def _scan(segment: SegmentFile, *, verify_crc: bool) -> tuple[dict[str, object],
         "max_timestamp_ms": None if max_ms == NO_TIMESTAMP else max_ms,
         "batches": count,
         "codecs": "+".join(names) or None,
-        "damage": None if stop is None else f"{stop.name} at byte {stop.position_bytes}",
+        "damage": None
+        if scan_end is None
+        else f"{scan_end.name} at byte {scan_end.position_bytes}",
     }
-    return row, stop
+    return row, scan_end
 
 
-_Dump = Callable[[DumpedFile, SelectedRows], KafkaIndexError | None]
-_KINDS: dict[str, _Dump] = {
+_Dumper = Callable[[DumpedFile, SelectedRows], KafkaIndexError | None]
+_DUMPERS: dict[str, _Dumper] = {
     OFFSET_INDEX_SUFFIX: dump_sparse_index,
     TIME_INDEX_SUFFIX: dump_sparse_index,
     TXN_INDEX_SUFFIX: dump_transaction_index,
@@ -621,8 +652,8 @@ _KINDS: dict[str, _Dump] = {
     **dict.fromkeys(PROPERTY_FILES, dump_properties),
 }
 # File kinds whose rows can be selected by offset and by time.
-_WITH_OFFSETS = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
-_WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
+_KINDS_WITH_OFFSETS = (LOG_SUFFIX, OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX, TXN_INDEX_SUFFIX)
+_KINDS_WITH_TIMES = (LOG_SUFFIX, TIME_INDEX_SUFFIX)
 
 
 def dump_files(
@@ -633,19 +664,19 @@ def dump_files(
 ) -> DumpResult:
     """Identify the files and directories of a request; the result prints them.
 
-    Raises `InputError` or `ArgumentError` if one does not exist, is of an unknown kind, or lacks
+    Raises `InputError` or `ArgumentError` if a file does not exist, has an unknown kind, or lacks
     the fields of a selection.
     """
     verify_crc = request.verify_crc
-    log: _Dump = partial(dump_log, verify_crc=verify_crc)
+    log: _Dumper = partial(dump_log, verify_crc=verify_crc)
     typed: dict[str, TypedLog] = {}
     if request.records:
         budget = shared_budget(request.max_decompressed_bytes)
         log = partial(dump_records, verify_crc=verify_crc, budget=budget, typed=typed)
-    kinds: Mapping[str, _Dump] = {LOG_SUFFIX: log, **_KINDS}
+    kinds: Mapping[str, _Dumper] = {LOG_SUFFIX: log, **_DUMPERS}
     directories = [path for path in request.files if os.path.isdir(path)]
-    files = _known_files([path for path in request.files if path not in directories], kinds)
-    selection = Selection.of_request(request)
+    files = _list_dumped_files([path for path in request.files if path not in directories], kinds)
+    selection = Selection.from_request(request)
     if directories and (request.records or selection != Selection(limit=selection.limit)):
         request.refuse(
             "{records}, {offset}, {from_time}, {to_time} and {at_time} require files, not a "
@@ -665,7 +696,7 @@ def dump_files(
     return DumpResult(dumps, selection, follows_links=request.follow_links)
 
 
-def _dump_file(dump: _Dump, file: DumpedFile, output: SelectedRows) -> list[KafkaIndexError]:
+def _dump_file(dump: _Dumper, file: DumpedFile, output: SelectedRows) -> list[KafkaIndexError]:
     """Print a file; return its errors."""
     try:
         fault = dump(file, output)
@@ -676,54 +707,56 @@ def _dump_file(dump: _Dump, file: DumpedFile, output: SelectedRows) -> list[Kafk
 
 
 def _refuse_without_rows(request: DumpRequest, selection: Selection, file: DumpedFile) -> None:
-    """Reject a selection by fields that a file does not have."""
+    """Raise `ArgumentError` if a file lacks the fields of the selection."""
     if request.records and file.kind != LOG_SUFFIX:
         request.refuse("{records} requires a .log", path=file.path)
-    if request.offset is not None and file.kind not in _WITH_OFFSETS:
-        request.refuse(f"{{offset}} requires {', '.join(_WITH_OFFSETS)}", path=file.path)
-    if selection.has_times and file.kind not in _WITH_TIMES:
-        kinds = ", ".join(_WITH_TIMES)
+    if request.offset is not None and file.kind not in _KINDS_WITH_OFFSETS:
+        request.refuse(f"{{offset}} requires {', '.join(_KINDS_WITH_OFFSETS)}", path=file.path)
+    if selection.has_times and file.kind not in _KINDS_WITH_TIMES:
+        kinds = ", ".join(_KINDS_WITH_TIMES)
         request.refuse(
             f"{{from_time}}, {{to_time}} and {{at_time}} require {kinds}", path=file.path
         )
 
 
-def _known_files(given: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
-    """Return the files to dump; reject files of unknown kinds.
+def _list_dumped_files(paths: Iterable[str], kinds: Collection[str]) -> list[DumpedFile]:
+    """Return the files to dump.
 
-    A glob of a URI is expanded to files of a known kind, as the shell does for paths. `kinds` are
-    suffixes and names. Raises `InputError` if a file does not exist, is not a file, or is of
-    another kind.
+    A glob of a URI is expanded to the files of known kinds, as a shell expands paths. `kinds` are
+    suffixes and names. Raises `InputError` if a file does not exist, is not a file, or has an
+    unknown kind.
     """
     files: list[DumpedFile] = []
-    for path in given:
+    for path in paths:
         matches = expand_remote_glob(path)
-        known = [file for match in matches if (file := _known(match, kinds)) is not None]
+        dumped_files = [
+            file for match in matches if (file := _parse_file_name(match, kinds)) is not None
+        ]
         if not store_of(matches[0]).needs_requests and not os.path.lexists(matches[0]):
-            raise InputError("no such file", path=path)
-        if not known:
-            raise _unknown_kind(matches[0], kinds)
-        if len(matches) == 1 and not known[0].exists:
-            raise InputError("not a file", path=path)
-        files += known
+            raise InputError("the file does not exist", path=path)
+        if not dumped_files:
+            raise _unknown_kind_error(matches[0], kinds)
+        if len(matches) == 1 and not dumped_files[0].exists:
+            raise InputError("the path is not a file", path=path)
+        files += dumped_files
     return files
 
 
-def _known(path: str, kinds: Collection[str]) -> DumpedFile | None:
+def _parse_file_name(path: str, kinds: Collection[str]) -> DumpedFile | None:
     name = os.path.basename(path)
-    parsed = parse_segment_file(name)
-    if parsed is not None and parsed.kind in kinds:
-        return DumpedFile(path, parsed.base_offset, parsed.kind)
+    segment_file = parse_segment_file(name)
+    if segment_file is not None and segment_file.kind in kinds:
+        return DumpedFile(path, segment_file.base_offset, segment_file.kind)
     if name in kinds:
         return DumpedFile(path, 0, name)
     return None
 
 
-def _unknown_kind(path: str, kinds: Collection[str]) -> InputError:
+def _unknown_kind_error(path: str, kinds: Collection[str]) -> InputError:
     suffixes = ", ".join(kind for kind in kinds if kind.startswith("."))
     names = ", ".join(kind for kind in kinds if not kind.startswith("."))
     return InputError(
-        "not a kind of file that can be dumped",
+        "the kind of the file is unknown",
         path=path,
         expected=f"20 digits and one of {suffixes}; or {names}",
         found=os.path.basename(path) or "a folder",

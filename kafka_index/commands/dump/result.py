@@ -35,7 +35,12 @@ _TIMES = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp
 class DumpedFile:
     """A file to dump.
 
-    The base offset is taken from its name, 0 for a checkpoint; `kind` is its suffix or name.
+    Attributes
+    ----------
+    base_offset : int
+        The base offset in the file name; 0 for a checkpoint.
+    kind : str
+        The suffix or the name of the file.
     """
 
     path: str
@@ -51,17 +56,17 @@ class DumpedFile:
         try:
             return store_of(self.path).info(self.path).size_bytes
         except FileNotFoundError:
-            raise InputError("no such file", path=self.path) from None
+            raise InputError("the file does not exist", path=self.path) from None
 
     def content(self) -> bytes:
         try:
             return store_of(self.path).read(self.path)
         except FileNotFoundError as error:
-            reason = error.strerror or "no such file"
+            reason = error.strerror or "the file does not exist"
             raise InputError(f"cannot read the file: {reason}", path=self.path) from error
 
     def fetched(self) -> bytes | None:
-        """Return the content of a remote file; None for a local one, which is opened instead."""
+        """Return the content of a remote file; None for a local file, which is opened instead."""
         return self.content() if store_of(self.path).needs_requests else None
 
     def fetched_array(self) -> Bytes | None:
@@ -72,11 +77,11 @@ class DumpedFile:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The rows of each file to print, at most `limit`.
+    """The selection of the rows of each file, up to `limit`.
 
-    By offset: batches and transactions that contain it, the record at it, and the index entry from
-    which a search for it starts. By time: records and entries in a time range, and batches that may
-    contain such records.
+    An offset selects the record at this offset, the batches and transactions that contain the
+    offset, and the index entry at which a search for the offset starts. A time range selects
+    records and entries in the range, and batches that may contain records in the range.
     """
 
     offset: int | None = None
@@ -85,7 +90,7 @@ class Selection:
     limit: int | None = None
 
     @classmethod
-    def of_request(cls, request: DumpRequest) -> Selection:
+    def from_request(cls, request: DumpRequest) -> Selection:
         if request.at_time is not None:
             return cls(request.offset, request.at_time, None, 1)
         return cls(
@@ -96,29 +101,31 @@ class Selection:
     def has_times(self) -> bool:
         return self.from_ms is not None or self.to_ms is not None
 
-    def of_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
+    def select_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
         """Return the selected rows of a table; index entries are not selected by offset."""
         masks = []
         names = rows.schema.names
-        for first, last in _OFFSETS:
-            if self.offset is not None and first in names:
-                masks.append(pc.less_equal(rows.column(first), self.offset))
-                masks.append(pc.greater_equal(rows.column(last), self.offset))
+        for first_column, last_column in _OFFSETS:
+            if self.offset is not None and first_column in names:
+                masks.append(pc.less_equal(rows.column(first_column), self.offset))
+                masks.append(pc.greater_equal(rows.column(last_column), self.offset))
                 break
-        for first, last in _TIMES:
-            if self.has_times and first in names:
-                masks += self._time_masks(rows.column(first), rows.column(last))
+        for first_column, last_column in _TIMES:
+            if self.has_times and first_column in names:
+                masks += self._time_masks(rows.column(first_column), rows.column(last_column))
                 break
         return rows.filter(reduce(pc.and_, masks)) if masks else rows
 
-    def of_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
+    def mask_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches may contain selected records."""
-        kept = np.ones(batches.rows, np.bool_)
+        is_selected = np.ones(batches.rows, np.bool_)
         if self.offset is not None:
-            kept &= (batches.base_offset <= self.offset) & (batches.last_offset >= self.offset)
+            is_selected &= (batches.base_offset <= self.offset) & (
+                batches.last_offset >= self.offset
+            )
         if self.from_ms is not None:
-            kept &= batches.max_timestamp_ms >= self.from_ms
-        return kept
+            is_selected &= batches.max_timestamp_ms >= self.from_ms
+        return is_selected
 
     def has_record(self, row: Row) -> bool:
         if self.offset is not None and row.offset != self.offset:
@@ -127,7 +134,7 @@ class Selection:
             return False
         return self.to_ms is None or 0 <= row.timestamp_ms < self.to_ms
 
-    def of_records(self, records: pa.RecordBatch) -> pa.RecordBatch:
+    def select_records(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the selected records of a table, as `has_record` selects rows."""
         masks = []
         if self.offset is not None:
@@ -144,12 +151,12 @@ class Selection:
     def is_past(self, first_offset: int) -> bool:
         return self.offset is not None and first_offset > self.offset
 
-    def _time_masks(self, first: pa.Array, last: pa.Array) -> list[pa.Array]:
-        masks = [pc.greater_equal(last, 0)]
+    def _time_masks(self, start_times: pa.Array, end_times: pa.Array) -> list[pa.Array]:
+        masks = [pc.greater_equal(end_times, 0)]
         if self.from_ms is not None:
-            masks.append(pc.greater_equal(last, self.from_ms))
+            masks.append(pc.greater_equal(end_times, self.from_ms))
         if self.to_ms is not None:
-            masks.append(pc.less(first, self.to_ms))
+            masks.append(pc.less(start_times, self.to_ms))
         return masks
 
 
@@ -175,8 +182,14 @@ class RowPrinter(Protocol):
 class SelectedRows:
     """Passes the selected rows of several files to a printer.
 
-    `printed` counts the rows of the file. `decode_errors` counts keys and values that did not
-    decode, by code. `notes` describe files without selected rows.
+    Attributes
+    ----------
+    printed : int
+        The number of printed rows of the current file.
+    decode_errors : Counter
+        The number of keys and values that did not decode, by error code.
+    notes : list of str
+        The time ranges of files without selected rows.
     """
 
     def __init__(self, printer: RowPrinter, selection: Selection) -> None:
@@ -201,23 +214,27 @@ class SelectedRows:
 
     def track_times(self, rows: pa.RecordBatch) -> None:
         """Track the times of the next rows of the file, if rows are selected by time."""
-        for first, last in _TIMES:
-            if self.selection.has_times and first in rows.schema.names and len(rows):
+        for first_column, last_column in _TIMES:
+            if self.selection.has_times and first_column in rows.schema.names and len(rows):
                 # The timestamp of the first row represents the start of the file.
-                first_ms = rows.column(first)[0].as_py() if self._span.first_ms is None else None
-                self._span = self._span.with_times(first_ms, pc.max(rows.column(last)).as_py())
+                first_ms = (
+                    rows.column(first_column)[0].as_py() if self._span.first_ms is None else None
+                )
+                self._span = self._span.with_times(
+                    first_ms, pc.max(rows.column(last_column)).as_py()
+                )
                 return
 
     def end(self) -> None:
         """End a file; note its time range if none of its rows is selected."""
         selection = self.selection
         if selection.has_times and not self.printed:
-            text = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
-            self.notes.append(f"{self._path}: {text}")
+            note = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
+            self.notes.append(f"{self._path}: {note}")
 
     def rows(self, batch: pa.RecordBatch) -> None:
         self.track_times(batch)
-        batch = self.selection.of_rows(batch)
+        batch = self.selection.select_rows(batch)
         if self.selection.limit is not None:
             batch = batch.slice(0, max(self.selection.limit - self.printed, 0))
         self.printed += batch.num_rows
@@ -232,7 +249,7 @@ class SelectedRows:
 
     def selected_records(self, records: pa.RecordBatch) -> pa.RecordBatch:
         """Return the records of a table that `select` will yield."""
-        records = self.selection.of_records(records)
+        records = self.selection.select_records(records)
         if self.selection.limit is None or len(records) <= self.selection.limit - self.printed:
             return records
         # Copied, because code that prints a column's bytes expects its whole buffer.
@@ -251,15 +268,15 @@ class SelectedRows:
         """Report a skipped batch, in JSON output only."""
         self._printer.skipped_batch(position_bytes, reason)
 
-    def limited(self) -> None:
+    def print_limit(self) -> None:
         """Print that the file may have more rows."""
-        self.remark(f"stopped after {plural(self.printed, 'row')} (limit)")
+        self.remark(f"stopped after {plural(self.printed, 'row')} (--limit)")
 
     def fault(self, fault: KafkaIndexError | None) -> None:
         """Print the corruption of a file, if any."""
         if fault is not None:
-            place = "" if fault.position_bytes is None else f" at byte {fault.position_bytes}"
-            self.remark(f"corrupt{place}: {fault.message}", bad=True)
+            location = "" if fault.position_bytes is None else f" at byte {fault.position_bytes}"
+            self.remark(f"corrupt{location}: {fault.message}", bad=True)
 
     def remark(self, text: str, *, bad: bool = False) -> None:
         """Print a line about the file, in table output only."""
@@ -313,7 +330,7 @@ class DumpResult(Result):
     def sections(self) -> Sequence[Section]:
         """The corrupt and unreadable files, and what did not decode."""
         lines = list(map(str, self._faults.first))
-        damage = Section("corrupt or unreadable:", lines, BAD, self._faults.total, "error")
+        damage = Section("corrupt or unreadable files:", lines, BAD, self._faults.total, "error")
         return [damage, decode_section(self.decode_errors)]
 
     @property

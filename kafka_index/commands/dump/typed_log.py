@@ -35,45 +35,48 @@ class TypedLog:
         self._types: TypedColumns | None = None
 
     def find_types(self, batches: Iterable[pa.RecordBatch]) -> None:
-        """Find the types of the columns, by records with keys, values and headers."""
+        """Determine the types of the columns from the keys, values and headers of records."""
         finder, topic = WriterFinder(self._options), self.partition.topic
         for batch in batches:
             finder.add(topic, batch)
-        found = typed_columns(
+        types = typed_columns(
             [topic], finder.counts, self._options, PRINTED_COLUMNS, keeps_raw=True
         )
-        check_mapping(self._options, {topic: found})
-        self._types = found
+        check_mapping(self._options, {topic: types})
+        self._types = types
 
     def decode(self, records: pa.RecordBatch, errors: Counter[str]) -> Iterator[pa.RecordBatch]:
-        """Yield records with typed columns; raises `CorruptRecordError` if they must not fail."""
+        """Yield records with typed columns.
+
+        Raises `CorruptRecordError` if a record does not decode and decode errors are fatal.
+        """
         assert self._types is not None  # noqa: S101, because mypy needs it
         return self._types.decode(records, errors)
 
 
 def typed_logs(paths: Iterable[str], request: DumpRequest) -> dict[str, TypedLog]:
-    """Return how the keys and values of logs are decoded.
+    """Return the decoders of the keys and values of logs, by path.
 
     By default, the schemas are read from the topic ``_schemas`` next to the folder of the
-    partition. Raises `InputError` if there are none.
+    partition. Raises `InputError` if no schema source exists.
     """
-    found: dict[str, TypedLog] = {}
-    known: dict[tuple[str, str], DecodeOptions] = {}
+    logs_by_path: dict[str, TypedLog] = {}
+    options_by_topic: dict[tuple[str, str], DecodeOptions] = {}
     for path in paths:
         directory = os.path.dirname(absolute_path(path))
         partition = parse_partition_directory(os.path.basename(directory))
-        is_beside = request.schemas.partition(":")[0] == FROM_DUMP
-        if partition is None and is_beside and request.value_schema is None:
+        uses_dump = request.schemas.partition(":")[0] == FROM_DUMP
+        if partition is None and uses_dump and request.value_schema is None:
             raise InputError(
-                "the log is not in a folder of a partition, so there is no schema topic next to it",
+                "the schema topic cannot be found, because the log is not in a partition directory",
                 path=path,
                 hint="give --schemas a folder or file of schemas, or the URL of a registry",
             )
         partition = partition or TopicPartition("", 0)
         root = os.path.dirname(directory)
-        if (root, partition.topic) not in known:
+        if (root, partition.topic) not in options_by_topic:
             options = decode_options(request, [partition.topic], [root])
             assert options is not None  # noqa: S101, because mypy needs it
-            known[root, partition.topic] = options
-        found[path] = TypedLog(partition, known[root, partition.topic])
-    return found
+            options_by_topic[root, partition.topic] = options
+        logs_by_path[path] = TypedLog(partition, options_by_topic[root, partition.topic])
+    return logs_by_path

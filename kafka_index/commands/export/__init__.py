@@ -55,7 +55,7 @@ def export_records(
         A folder for ``topic=NAME/partition=N``, a local path or URI. Only Iceberg tables have a
         default: the folder of their namespace in the warehouse of the catalog.
     tiered : URI, list of URI, or TieredOptions, optional
-        The places of remote segments.
+        Remote segments.
     indexes : path, optional
         Output of an earlier build; by default, index files are next to the logs.
     topics : str, re.Pattern or list of str, optional
@@ -71,7 +71,7 @@ def export_records(
     offsets : path, or mapping of str to mapping of int to int, optional
         The first offset of each partition: by topic and partition, or in a file.
     from_time, to_time : time, optional
-        Only records whose own timestamp is at or after the first, and before the second.
+        Only records whose timestamp is at or after `from_time`, and before `to_time`.
     columns : list of str
         Names of columns, as for `read_records`.
     isolation : Isolation or str
@@ -85,32 +85,33 @@ def export_records(
     max_decompressed_bytes : int
         Memory limit for decompressed records, in bytes.
     threads : int, optional
-        Parts of logs exported at a time; by default one per core, two for remote inputs.
+        Number of parts of logs exported concurrently; by default one per core, two for remote
+        inputs.
     follow_links : bool
         Whether to read index files and checkpoints that are links out of the input.
     decode : Decode or str, optional
-        ``key``, ``value`` or ``both``: these columns have the types of their schemas. Columns with
-        the schema, the type, errors and the bytes of rows that failed come with them.
+        Decode the ``key``, the ``value`` or ``both`` to the types of their schemas. Additional
+        columns have the schema, the type, and the error and bytes of rows that failed.
     schemas : path or str
         ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
         registry.
     value_schema : path, optional
-        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+        A file with the schema of values without a schema ID, such as ``orders.proto#shop.Order``.
     decode_errors : DecodeErrors or str
-        ``keep`` keeps the bytes of what does not decode; ``fail`` raises an error.
+        If a key or value does not decode, ``keep`` returns its bytes, and ``fail`` raises an error.
     schema_context : str
-        The context of the schema ids in the records.
+        The context of the schema IDs in the records.
 
     Returns
     -------
     ExportResult
-        A row per partition. A damaged partition is a row, not an exception.
+        A row per partition. A damaged partition has a row, and raises no exception.
 
     Raises
     ------
     InputError
-        Nothing is found; the output overlaps the input, or has another export; a table cannot take
-        the columns; or the library of the format is not installed.
+        Nothing is found, the output overlaps the input or has another export, the columns cannot be
+        added to a table, or the library of the format is not installed.
     PublishError
         The output cannot be created, locked or written, or the catalog cannot be reached.
 

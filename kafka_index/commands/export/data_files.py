@@ -1,4 +1,4 @@
-"""Data files: the records of a split in Parquet or JSON lines, optionally a file per day."""
+"""Data files: the records of a split as Parquet or JSON lines, optionally with a file per day."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _DAY_MS = 24 * 3600 * 1000
 class DataFile:
     """Writes a data file in row groups of about `_GROUP_BYTES`.
 
-    An attempt at a split numbers its files.
+    The scratch path contains the attempt at the split, and the number of the file in the attempt.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class DataFile:
         )
         self._folder = folder
         self._settings = settings
-        self._held: list[pa.RecordBatch] = []
-        self._held_bytes = 0
-        self._first: int | None = None
-        self._last = 0
+        self._buffered_batches: list[pa.RecordBatch] = []
+        self._buffered_bytes = 0
+        self._first_offset: int | None = None
+        self._last_offset = 0
         self._schema = schema
         self._parquet: pq.ParquetWriter | None = None
         if settings.format is not ExportFormat.JSONL:
@@ -61,22 +61,22 @@ class DataFile:
                 self._file.scratch_path,
                 self._schema,
                 compression="zstd",
-                use_dictionary=_dictionary_paths(self._schema),
+                use_dictionary=_dictionary_columns(self._schema),
                 column_encoding={name: _DELTA for name in _ASCENDING if name in self._schema.names},
             )
 
     def write(self, batch: pa.RecordBatch) -> None:
         """Add records, in the order of their offsets."""
         offsets = batch.column("offset")
-        if self._first is None:
-            self._first = offsets[0].as_py() or 0
-        self._last = offsets[-1].as_py() or 0
+        if self._first_offset is None:
+            self._first_offset = offsets[0].as_py() or 0
+        self._last_offset = offsets[-1].as_py() or 0
         if self._settings.format.is_table:
-            self._held.append(table_batch(batch, self._schema))
+            self._buffered_batches.append(table_batch(batch, self._schema))
         else:
-            self._held.append(batch.select(self._schema.names))
-        self._held_bytes += batch.nbytes
-        if self._held_bytes >= _GROUP_BYTES:
+            self._buffered_batches.append(batch.select(self._schema.names))
+        self._buffered_bytes += batch.nbytes
+        if self._buffered_bytes >= _GROUP_BYTES:
             self._flush()
 
     def commit(self) -> tuple[str, int]:
@@ -84,8 +84,8 @@ class DataFile:
         self._flush()
         self._close_parquet()
         size_bytes = os.stat(self._file.scratch_path).st_size
-        assert self._first is not None  # noqa: S101, because a file has records
-        name = self._settings.file_name(self._first, self._last)
+        assert self._first_offset is not None  # noqa: S101, because a file has records
+        name = self._settings.file_name(self._first_offset, self._last_offset)
         self._file.path = os.path.join(self._folder, name)
         self._file.commit()
         return self._file.path, size_bytes
@@ -98,16 +98,16 @@ class DataFile:
             self._file.__exit__(None, None, None)
 
     def _flush(self) -> None:
-        if not self._held:
+        if not self._buffered_batches:
             return
-        table = pa.Table.from_batches(self._held, self._schema)
-        self._held, self._held_bytes = [], 0
+        table = pa.Table.from_batches(self._buffered_batches, self._schema)
+        self._buffered_batches, self._buffered_bytes = [], 0
         with self._file.writing():
             if self._parquet is not None:
                 self._parquet.write_table(table, row_group_size=max(len(table), 1))
                 return
             for batch in table.to_batches(max_chunksize=8192):
-                lines = json_lines(_with_times_as_text(batch)).to_pylist()
+                lines = json_lines(_format_timestamps(batch)).to_pylist()
                 self._file.write("".join(f"{line}\n" for line in lines).encode())
 
     def _close_parquet(self) -> None:
@@ -117,55 +117,71 @@ class DataFile:
                 writer.close()
 
 
-def _dictionary_paths(schema: pa.Schema) -> list[str]:
-    """Return the columns of Parquet that get dictionaries, because their values often repeat."""
+def _dictionary_columns(schema: pa.Schema) -> list[str]:
+    """Return the Parquet columns to encode with dictionaries, because their values often repeat."""
     return [
         path
-        for one in schema
-        if one.name not in _ASCENDING and (one.name != "value" or one.type != pa.binary())
+        for field in schema
+        if field.name not in _ASCENDING and (field.name != "value" or field.type != pa.binary())
         for path in (
-            _text_paths(one.name, one.type)
-            if pa.types.is_nested(one.type) or one.name in (KEY, VALUE)
-            else [one.name]
+            _string_columns(field.name, field.type)
+            if pa.types.is_nested(field.type) or field.name in (KEY, VALUE)
+            else [field.name]
         )
     ]
 
 
-def _text_paths(path: str, kind: pa.DataType) -> Iterator[str]:
-    """Yield the Parquet columns of strings and bytes within a column."""
-    if pa.types.is_struct(kind):
-        for one in kind:
-            yield from _text_paths(f"{path}.{one.name}", one.type)
-    elif pa.types.is_map(kind):
-        yield from _text_paths(f"{path}.key_value.key", kind.key_type)
-        yield from _text_paths(f"{path}.key_value.value", kind.item_type)
-    elif pa.types.is_list(kind):
-        yield from _text_paths(f"{path}.list.element", kind.value_type)
-    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+def _string_columns(path: str, data_type: pa.DataType) -> Iterator[str]:
+    """Yield the paths of the string and binary columns within a Parquet column."""
+    if pa.types.is_struct(data_type):
+        for field in data_type:
+            yield from _string_columns(f"{path}.{field.name}", field.type)
+    elif pa.types.is_map(data_type):
+        yield from _string_columns(f"{path}.key_value.key", data_type.key_type)
+        yield from _string_columns(f"{path}.key_value.value", data_type.item_type)
+    elif pa.types.is_list(data_type):
+        yield from _string_columns(f"{path}.list.element", data_type.value_type)
+    elif pa.types.is_string(data_type) or pa.types.is_binary(data_type):
         yield path
 
 
-def _with_times_as_text(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return a batch whose timestamps outside the calendar are strings of ms since the epoch."""
-    number = batch.schema.get_field_index("timestamp")
-    if number < 0 or not len(batch):
+def _format_timestamps(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Format timestamps as strings if one of them is outside of the calendar.
+
+    A timestamp outside of the calendar becomes the number of milliseconds since the epoch.
+    """
+    column_index = batch.schema.get_field_index("timestamp")
+    if column_index < 0 or not len(batch):
         return batch
-    times = batch.column(number).view(pa.int64())
-    outside = np.asarray(is_outside_calendar(times))
-    if not outside.any():
+    times = batch.column(column_index).view(pa.int64())
+    is_outside = np.asarray(is_outside_calendar(times))
+    if not is_outside.any():
         return batch
-    known = pc.if_else(pa.array(outside), 0, times).view(pa.timestamp("ms"))
-    texts = pc.replace_substring(known.cast(pa.string()), " ", "T", max_replacements=1)
-    texts = pc.binary_join_element_wise(texts, "Z", "")
-    texts = pc.if_else(pa.array(outside), times.cast(pa.string()), texts)
-    return batch.set_column(number, "timestamp", texts)
+    calendar_times = pc.if_else(pa.array(is_outside), 0, times).view(pa.timestamp("ms"))
+    time_strings = pc.replace_substring(
+        calendar_times.cast(pa.string()), " ", "T", max_replacements=1
+    )
+    time_strings = pc.binary_join_element_wise(time_strings, "Z", "")
+    time_strings = pc.if_else(pa.array(is_outside), times.cast(pa.string()), time_strings)
+    return batch.set_column(column_index, "timestamp", time_strings)
 
 
 class SplitFiles:
     """Writes the records of a split; a context manager that removes files without a final name.
 
-    `attempt` has letters, digits and underscores, and is unique. `paths` are the complete files,
-    with `records` and `size_bytes`. By default, the schema is the file schema of the settings.
+    Parameters
+    ----------
+    attempt : str
+        A unique ID of letters, digits and underscores.
+    schema : pa.Schema, optional
+        By default the file schema of the settings.
+
+    Attributes
+    ----------
+    paths : list of str
+        The complete files.
+    records, size_bytes : int
+        Counts for the complete files; `records` also counts records in open files.
     """
 
     def __init__(
@@ -182,15 +198,15 @@ class SplitFiles:
         self._settings = settings
         self._attempt = attempt
         self._schema = settings.file_schema if schema is None else schema
-        self._open: OrderedDict[str, DataFile] = OrderedDict()
-        self._opened = 0
+        self._open_files: OrderedDict[str, DataFile] = OrderedDict()
+        self._opened_count = 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         with ExitStack() as stack:
-            for file in self._open.values():
+            for file in self._open_files.values():
                 stack.callback(file.drop)
 
     def write(self, batch: pa.RecordBatch) -> None:
@@ -199,47 +215,47 @@ class SplitFiles:
         if not self._settings.by_date:
             self._file_of(self._folder).write(batch)
             return
-        for name, rows in _by_date(batch):
+        for name, rows in _split_by_date(batch):
             self._file_of(os.path.join(self._folder, f"date={name}")).write(rows)
 
     def finish(self) -> None:
         """Rename all files to their final names; raises `PublishError` if that fails."""
-        while self._open:
-            self._commit(next(iter(self._open)))
+        while self._open_files:
+            self._commit(next(iter(self._open_files)))
         folders = set(map(os.path.dirname, self.paths))
         store_of(self._folder).make_durable(folders, "make the data files durable")
 
     def _file_of(self, folder: str) -> DataFile:
-        file = self._open.get(folder)
+        file = self._open_files.get(folder)
         if file is None:
-            if len(self._open) == _MAX_OPEN:
-                self._commit(next(iter(self._open)))
-            self._opened += 1
-            file = DataFile(folder, self._attempt, self._opened, self._settings, self._schema)
-            self._open[folder] = file
-        self._open.move_to_end(folder)
+            if len(self._open_files) == _MAX_OPEN:
+                self._commit(next(iter(self._open_files)))
+            self._opened_count += 1
+            file = DataFile(folder, self._attempt, self._opened_count, self._settings, self._schema)
+            self._open_files[folder] = file
+        self._open_files.move_to_end(folder)
         return file
 
     def _commit(self, folder: str) -> None:
-        file = self._open[folder]
+        file = self._open_files[folder]
         path, size_bytes = file.commit()
-        del self._open[folder]
+        del self._open_files[folder]
         file.drop()
         self.paths.append(path)
         self.size_bytes += size_bytes
 
 
-def _by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
+def _split_by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
     """Yield the records of each day, in the order of first occurrence."""
     times = batch.column("timestamp")
     ticks = pc.fill_null(times.view(pa.int64()), np.iinfo(np.int64).max)
     if times.type.unit == "us":
         # Rows of a table: a time outside of the calendar is null.
         days = np.asarray(ticks) // (_DAY_MS * 1000)
-        outside = np.asarray(times.is_null())
+        is_outside = np.asarray(times.is_null())
     else:
-        days, outside = np.asarray(ticks) // _DAY_MS, np.asarray(is_outside_calendar(ticks))
-    days[outside] = np.iinfo(np.int64).max
+        days, is_outside = np.asarray(ticks) // _DAY_MS, np.asarray(is_outside_calendar(ticks))
+    days[is_outside] = np.iinfo(np.int64).max
     unique, first_rows = np.unique(days, return_index=True)
     for day in unique[np.argsort(first_rows)].tolist():
         rows = batch if len(unique) == 1 else batch.filter(pa.array(days == day))
@@ -252,12 +268,13 @@ def _date_name(day: int) -> str:
     return str(np.datetime64(day, "D"))
 
 
-def with_tombstones(batch: pa.RecordBatch, settings: ExportSettings) -> pa.RecordBatch:
+def add_tombstone_column(batch: pa.RecordBatch, settings: ExportSettings) -> pa.RecordBatch:
     """Return records with an additional boolean column that marks tombstones.
 
-    A record without a key deletes nothing. Then only values that did not decode keep their bytes.
+    A record without a key is no tombstone, because it deletes nothing. If values are decoded, the
+    column with their bytes is null except for values that did not decode.
     """
-    key, value = (settings.raw_column(part) for part in (KEY, VALUE))
+    key, value = (settings.raw_column(side) for side in (KEY, VALUE))
     is_null = pc.is_null(batch.column(value))
     is_tombstone = pc.and_(is_null, pc.is_valid(batch.column(key)))
     if value != VALUE:

@@ -39,21 +39,21 @@ except ImportError as error:
     ) from error
 
 _DATE = "date"
-#: The columns that locate a record.
-_PLACE = ("partition", "offset")
+#: The columns that identify a record of a topic.
+_RECORD_ID_COLUMNS = ("partition", "offset")
 _DATE_FOLDER = f"{_DATE}="
-#: The version of readers that only column mapping needs.
+#: The reader version of tables with column mapping and no other reader feature.
 _MAPPED_VERSION = 2
-#: The features of writers whose rules data files keep. Constraints and columns are checked besides.
-_KNOWN_FEATURES = {
+#: Writer features that exports comply with. Constraints and column rules are checked separately.
+_SUPPORTED_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
     *("variantType", "variantType-preview"),
 }
 _CONSTRAINT, _MAPPING = "delta.constraints.", "delta.columnMapping.mode"
 _COLUMN_RULES = ("delta.invariants", "delta.generationExpression")
-#: Longer strings are not in the statistics of a file.
-_MAX_TEXT = 32
+#: The maximum length of a string in the statistics of a file.
+_MAX_BOUND_LENGTH = 32
 _deltalake_errors = partial(
     table_errors,
     conflicts=(CommitFailedError,),
@@ -62,7 +62,7 @@ _deltalake_errors = partial(
 
 
 class DeltaLake(Lake):
-    """The folders of topics below an output: each is a table."""
+    """The folder of tables: each topic has a subfolder with its table."""
 
     def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:  # noqa: ARG002
         """Create the table of a topic in its folder unless it exists; return it, loaded."""
@@ -93,7 +93,7 @@ class _DeltaTable(LakeTable):
             if DeltaTable.is_deltatable(self.name, options):
                 return
             # Columns that need a table feature are added together with the feature.
-            schema = pa.schema([each for each in self._schema if not _has_local_times(each)])
+            schema = pa.schema([field for field in self._schema if not _has_local_times(field)])
             if self._partition_by:
                 schema = schema.append(pa.field(_DATE, pa.date32()))
             DeltaTable.create(
@@ -110,65 +110,67 @@ class _DeltaTable(LakeTable):
 
     def check(self) -> None:
         """Add missing columns; raises `InputError` if the table cannot take the data files."""
-        known = pa.schema(self._loaded.schema().to_arrow())
+        table_columns = pa.schema(self._loaded.schema().to_arrow())
         # Spark fails on a file whose type is wider or narrower than the column.
-        refuse_changed_types(self._schema, known, self.name, lambda _table, _own: False)
-        found = self._loaded.metadata().partition_columns
-        if found != self._partition_by:
+        refuse_changed_types(self._schema, table_columns, self.name, lambda _table, _own: False)
+        partition_columns = self._loaded.metadata().partition_columns
+        if partition_columns != self._partition_by:
             raise InputError(
-                "the table has other partitions than the data files",
+                "the table and the data files are partitioned by different columns",
                 path=self.name,
                 expected=", ".join(self._partition_by) or "none",
-                found=", ".join(found) or "none",
+                found=", ".join(partition_columns) or "none",
                 hint="give or omit --by-date, or export to another table",
             )
         self._refuse_rules()
         if self._is_latest:
-            self._refuse_fixed_rows()
+            self._refuse_unreplaceable_rows()
         with _deltalake_errors("add columns to the table", self.name):
-            wanted = Schema.from_arrow(self._schema)
-            columns = {each.name: each for each in self._loaded.schema().fields}
-            new = [each for each in wanted.fields if columns.get(each.name) != each]
-            if new and any(map(_has_local_times, self._schema)):
+            file_schema = Schema.from_arrow(self._schema)
+            columns = {field.name: field for field in self._loaded.schema().fields}
+            missing_fields = [
+                field for field in file_schema.fields if columns.get(field.name) != field
+            ]
+            if missing_fields and any(map(_has_local_times, self._schema)):
                 feature = TableFeatures.TimestampWithoutTimezone
                 self._loaded.alter.add_feature(feature, allow_protocol_versions_increase=True)
-            if new:
-                self._loaded.alter.add_columns(new)
+            if missing_fields:
+                self._loaded.alter.add_columns(missing_fields)
                 self.load()
 
     def _refuse_rules(self) -> None:
-        """Raise `InputError` if data files may break a rule of the table, or are read as nulls."""
+        """Raise `InputError` for column mapping, and for rules that data files could violate."""
         configuration = self._loaded.metadata().configuration
-        found = set(self._loaded.protocol().writer_features or ()) - _KNOWN_FEATURES
-        found |= {name for name in configuration if name.startswith(_CONSTRAINT)}
+        unsupported_rules = set(self._loaded.protocol().writer_features or ()) - _SUPPORTED_FEATURES
+        unsupported_rules |= {name for name in configuration if name.startswith(_CONSTRAINT)}
         if configuration.get(_MAPPING, "none") != "none":
-            found.add(_MAPPING)
+            unsupported_rules.add(_MAPPING)
         for column in self._loaded.schema().fields:
-            # The folders of dates are the days of the timestamps.
+            # The date column may be generated: the date folders are the days of the timestamps.
             if column.name != _DATE and any(rule in column.metadata for rule in _COLUMN_RULES):
-                found.add(f"the rule of column {column.name}")
-        if found:
+                unsupported_rules.add(f"a rule of the column {column.name}")
+        if unsupported_rules:
             raise InputError(
-                "the table has a feature or rule that exports do not support",
+                "the table has a feature or rule that `export` does not support",
                 path=self.name,
-                found=", ".join(sorted(found)),
-                hint="drop it from the table, or export to another table",
+                found=", ".join(sorted(unsupported_rules)),
+                hint="drop the feature or rule from the table, or export to another table",
             )
 
-    def _refuse_fixed_rows(self) -> None:
-        """Raise `InputError` if rows cannot be replaced, or differ from the rows of their files."""
+    def _refuse_unreplaceable_rows(self) -> None:
+        """Raise `InputError` if a feature of the table prevents the replacement of rows."""
         protocol = self._loaded.protocol()
         features = set(protocol.reader_features or ())
         if protocol.min_reader_version == _MAPPED_VERSION:
             features.add("columnMapping")
-        found = features & {"columnMapping", "deletionVectors"}
+        unsupported_features = features & {"columnMapping", "deletionVectors"}
         if self._loaded.metadata().configuration.get("delta.appendOnly") == "true":
-            found.add("delta.appendOnly")
-        if found:
+            unsupported_features.add("delta.appendOnly")
+        if unsupported_features:
             raise InputError(
-                "the rows of a table with this feature cannot be replaced",
+                "the table has a feature that prevents the replacement of rows",
                 path=self.name,
-                found=", ".join(sorted(found)),
+                found=", ".join(sorted(unsupported_features)),
                 hint="drop the feature from the table, or export to another table",
             )
 
@@ -180,41 +182,49 @@ class _DeltaTable(LakeTable):
         if not partitions:
             return False
         with _deltalake_errors("read the table", self.name):
-            return any(has_rows_of(file, partitions) for file in self._files_near(partitions))
+            return any(
+                has_rows_of(file, partitions) for file in self._list_overlapping_files(partitions)
+            )
 
     def rewritten_schema(self) -> pa.Schema:
         columns = pa.schema(self._loaded.schema().to_arrow())
-        return pa.schema([each for each in columns if each.name not in self._partition_by])
+        return pa.schema([field for field in columns if field.name not in self._partition_by])
 
-    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
-        self._refuse_fixed_rows()
-        return self._files_near(partitions)
+    def list_files(self, partitions: Collection[int]) -> list[TableFile]:
+        self._refuse_unreplaceable_rows()
+        return self._list_overlapping_files(partitions)
 
-    def _files_near(self, partitions: Collection[int]) -> list[TableFile]:
+    def _list_overlapping_files(self, partitions: Collection[int]) -> list[TableFile]:
         """Return the files of the loaded table that may have rows of partitions."""
         files = [
             TableFile(
-                self._path(file),
+                self._absolute_path(file),
                 _bounds(file, "partition"),
                 _bounds(file, "offset"),
-                has_nulls=any(file.get(f"null_count.{name}") != 0 for name in _PLACE),
+                has_nulls=any(file.get(f"null_count.{name}") != 0 for name in _RECORD_ID_COLUMNS),
             )
-            for file in self._files()
+            for file in self._list_add_actions()
         ]
         files.sort(key=lambda file: (file.partitions, file.offsets, file.path))
         return [
             file
             for file in files
-            if any(file.partitions[0] <= one <= file.partitions[1] for one in partitions)
+            if any(
+                file.partitions[0] <= partition <= file.partitions[1] for partition in partitions
+            )
         ]
 
     def commit(self, change: TableChange) -> None:
         with _deltalake_errors("commit to the table", self.name):
-            files = {self._path(file): file for file in self._files()} if change.removed else {}
+            files = (
+                {self._absolute_path(file): file for file in self._list_add_actions()}
+                if change.removed
+                else {}
+            )
             self._loaded.create_write_transaction(
                 [
-                    *(self._removal(files[path]) for path in change.removed),
-                    *map(self._addition, change.added),
+                    *(self._remove_action(files[path]) for path in change.removed),
+                    *map(self._add_action, change.added),
                 ],
                 "append",
                 self._loaded.schema(),
@@ -229,7 +239,7 @@ class _DeltaTable(LakeTable):
                 ),
             )
 
-    def _addition(self, path: str) -> AddAction:
+    def _add_action(self, path: str) -> AddAction:
         info = store_of(path).info(path)
         metadata = pq.read_metadata(readable(path, info))
         folder = os.path.basename(os.path.dirname(path))
@@ -244,16 +254,16 @@ class _DeltaTable(LakeTable):
             stats=msgspec.json.encode(_statistics(metadata)).decode(),
         )
 
-    def _removal(self, file: Mapping[str, Any]) -> RemoveAction:
-        values = {_DATE: _text(file[f"partition.{_DATE}"])} if self._partition_by else {}
+    def _remove_action(self, file: Mapping[str, Any]) -> RemoveAction:
+        values = {_DATE: _format_date(file[f"partition.{_DATE}"])} if self._partition_by else {}
         now_ms = time.time_ns() // 1_000_000
         return RemoveAction(file["path"], True, now_ms, file["size_bytes"], values)  # noqa: FBT003
 
-    def _path(self, file: Mapping[str, Any]) -> str:
+    def _absolute_path(self, file: Mapping[str, Any]) -> str:
         return os.path.join(self.name, file["path"])
 
-    def _files(self) -> list[dict[str, Any]]:
-        """Return the files of the loaded table, with their statistics."""
+    def _list_add_actions(self) -> list[dict[str, Any]]:
+        """Return the ``add`` actions of the files in the loaded table, with their statistics."""
         with _deltalake_errors("read the table", self.name):
             files: list[dict[str, Any]] = pa.table(
                 self._loaded.get_add_actions(flatten=True)
@@ -267,76 +277,93 @@ def _has_local_times(column: pa.Field) -> bool:
 
 
 def _bounds(file: Mapping[str, Any], column: str) -> tuple[int, int]:
-    """Return the bounds of a column in a file; all numbers if it has no statistics."""
-    low, high = file.get(f"min.{column}"), file.get(f"max.{column}")
-    return (-1, INT64_MAX) if low is None or high is None else (low, high)
+    """Return the minimum and maximum of a column; the full range if the file has no statistics."""
+    min_value, max_value = file.get(f"min.{column}"), file.get(f"max.{column}")
+    return (-1, INT64_MAX) if min_value is None or max_value is None else (min_value, max_value)
 
 
-def _text(value: date | None) -> str | None:
+def _format_date(value: date | None) -> str | None:
     return None if value is None else value.isoformat()
 
 
 def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
     """Return Delta's statistics of a file, merged from its row groups."""
-    lows: dict[str, Any] = {}
-    highs: dict[str, Any] = {}
-    nulls: dict[str, Any] = {}
-    for number, path in enumerate(_leaves(metadata.schema.to_arrow_schema())):
+    min_values: dict[str, Any] = {}
+    max_values: dict[str, Any] = {}
+    null_counts: dict[str, Any] = {}
+    for column_number, path in enumerate(_leaf_paths(metadata.schema.to_arrow_schema())):
         if path is None:
             continue
-        groups = range(metadata.num_row_groups)
-        found = [metadata.row_group(group).column(number).statistics for group in groups]
-        if any(one is None or one.null_count is None for one in found):
+        row_groups = range(metadata.num_row_groups)
+        column_statistics = [
+            metadata.row_group(group).column(column_number).statistics for group in row_groups
+        ]
+        if any(
+            statistics is None or statistics.null_count is None for statistics in column_statistics
+        ):
             continue
-        _set(nulls, path, sum(one.null_count for one in found))
-        bounded = [one for one in found if one.has_min_max]
+        _set_nested(
+            null_counts, path, sum(statistics.null_count for statistics in column_statistics)
+        )
+        statistics_with_bounds = [
+            statistics for statistics in column_statistics if statistics.has_min_max
+        ]
         # A row group that only has nulls has no bounds.
-        known = all(one.has_min_max or not one.num_values for one in found)
-        if bounded and known:
-            low, high = min(one.min for one in bounded), max(one.max for one in bounded)
-            texts = _bound(low), _bound(high)
-            if None not in texts:
-                _set(lows, path, texts[0])
-                _set(highs, path, texts[1])
+        has_all_bounds = all(
+            statistics.has_min_max or not statistics.num_values for statistics in column_statistics
+        )
+        if statistics_with_bounds and has_all_bounds:
+            min_value, max_value = (
+                min(statistics.min for statistics in statistics_with_bounds),
+                max(statistics.max for statistics in statistics_with_bounds),
+            )
+            json_bounds = _json_bound(min_value), _json_bound(max_value)
+            if None not in json_bounds:
+                _set_nested(min_values, path, json_bounds[0])
+                _set_nested(max_values, path, json_bounds[1])
     return {
         "numRecords": metadata.num_rows,
-        "minValues": lows,
-        "maxValues": highs,
-        "nullCount": nulls,
+        "minValues": min_values,
+        "maxValues": max_values,
+        "nullCount": null_counts,
     }
 
 
-def _leaves(schema: pa.Schema) -> list[tuple[str, ...] | None]:
-    """Return the path of each leaf column of a Parquet file; None below lists and maps."""
+def _leaf_paths(schema: pa.Schema) -> list[tuple[str, ...] | None]:
+    """Return the path of each leaf column of a Parquet file; None for leaves in lists and maps."""
 
-    def below(path: tuple[str, ...] | None, kind: pa.DataType) -> Iterator[tuple[str, ...] | None]:
-        if not kind.num_fields:
+    def visit(
+        path: tuple[str, ...] | None, data_type: pa.DataType
+    ) -> Iterator[tuple[str, ...] | None]:
+        if not data_type.num_fields:
             yield path
-        for number in range(kind.num_fields):
-            each = kind.field(number)
-            own = None if path is None or not pt.is_struct(kind) else (*path, each.name)
-            yield from below(own, each.type)
+        for child_number in range(data_type.num_fields):
+            child = data_type.field(child_number)
+            child_path = (
+                None if path is None or not pt.is_struct(data_type) else (*path, child.name)
+            )
+            yield from visit(child_path, child.type)
 
-    return [leaf for each in schema for leaf in below((each.name,), each.type)]
+    return [leaf for field in schema for leaf in visit((field.name,), field.type)]
 
 
-def _bound(value: object) -> object:
-    """Return a bound as JSON; None if the type or value has none."""
+def _json_bound(value: object) -> object:
+    """Convert a bound to a JSON value; return None if Delta has no statistics for the value."""
     if isinstance(value, datetime):
-        text = value.replace(tzinfo=None).isoformat(timespec="microseconds")
-        return text if value.tzinfo is None else f"{text}Z"
+        iso_time = value.replace(tzinfo=None).isoformat(timespec="microseconds")
+        return iso_time if value.tzinfo is None else f"{iso_time}Z"
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, str):
-        return value if len(value) <= _MAX_TEXT else None
+        return value if len(value) <= _MAX_BOUND_LENGTH else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _set(tree: dict[str, Any], path: Sequence[str], value: object) -> None:
-    *parents, last = path
+def _set_nested(tree: dict[str, Any], path: Sequence[str], value: object) -> None:
+    *parents, name_of_value = path
     for name in parents:
         tree = tree.setdefault(name, {})
-    tree[last] = value
+    tree[name_of_value] = value
 
 
 def _storage_options(path: str) -> dict[str, str] | None:

@@ -7,12 +7,12 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from kafka_index.commands.export.data_files import SplitFiles, with_tombstones
-from kafka_index.commands.export.export_state import ExportedBatch, with_first_times
-from kafka_index.commands.export.partition_export import SplitWork, remove_data_files
+from kafka_index.commands.export.data_files import SplitFiles, add_tombstone_column
+from kafka_index.commands.export.export_state import ExportedBatch, restore_relative_times
+from kafka_index.commands.export.partition_export import SplitTask, remove_data_files
 from kafka_index.commands.export.plan import ExportPlan, plan_export
 from kafka_index.commands.export.request import ExportRequest
-from kafka_index.commands.export.result import ExportResult, LeftOut, SplitResult
+from kafka_index.commands.export.result import ExportResult, ReportedError, SplitResult
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import Tables
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
@@ -33,7 +33,7 @@ from kafka_index.core.schema.registry import DEFAULT_CONTEXT
 if TYPE_CHECKING:
     from kafka_index.core.schema.decode import DecodeOptions
 
-_MAX_LEFT_OUT = 20
+_MAX_SKIPPED_RANGES = 20
 
 
 def export(
@@ -46,7 +46,7 @@ def export(
 
     Raises `InputError` if the output overlaps the input or nothing is found.
     """
-    tables = Tables.of(request)
+    tables = Tables.for_request(request)
     output = absolute_path(tables.output if request.output is None else request.output)
     times = time_range_ms(request.from_time, request.to_time)
     settings = ExportSettings(
@@ -60,70 +60,70 @@ def export(
             record_filter=None if times == (None, None) else RecordFilter(*times),
         ),
         relative_times=request.relative_times,
-        decode=_decode_record(request),
+        decode=_decode_options(request),
         history=request.history,
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        given = request.output or output
-        target = Output.for_tables(output, given, request.folders, new_run_id())
-        listed = list_partitions(
+        target = Output.for_tables(output, request.output or output, request.folders, new_run_id())
+        partition_listing = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
-        settings = with_first_times(settings, listed.files)
+        settings = restore_relative_times(settings, partition_listing.files)
         decode = None
         if request.decode is not None:
             # Slow to import.
             from kafka_index.commands.export.typed_values import types_of_logs  # noqa: PLC0415
             from kafka_index.core.query.typed_records import decode_options  # noqa: PLC0415
 
-            decode = decode_options(request, {one.topic for one in listed.files}, request.inputs)
+            topics = {files.topic for files in partition_listing.files}
+            decode = decode_options(request, topics, request.inputs)
             if decode is not None and settings.format.is_table:
                 # A table is created before its first file is written.
-                types = types_of_logs(listed.files, settings, decode, engine.threads)
+                types = types_of_logs(partition_listing.files, settings, decode, engine.threads)
                 settings = replace(settings, types=types)
         with target:
-            tables.open(listed.files, settings)
+            tables.open(partition_listing.files, settings)
             plan = plan_export(
-                listed.files,
+                partition_listing.files,
                 settings,
                 starting_offsets=request.offsets,
                 on_data_loss=request.on_data_loss,
             )
-            _run(plan, settings, decode, engine, listener or SILENT)
+            _export_plan(plan, settings, decode, engine, listener or SILENT)
             tables.commit(plan.partitions)
-        finder = listed.gap_finder(settings.read.max_decompressed_bytes)
+        finder = partition_listing.gap_finder(settings.read.max_decompressed_bytes)
         for partition in plan.partitions:
             partition.find_missing(finder)
     result = ExportResult(
         [partition.report() for partition in plan.partitions],
         output,
         unread_texts(unread),
-        skipped=skipped_texts(listed.skipped),
+        skipped=skipped_texts(partition_listing.skipped),
     )
     notes = tables.notes
-    if plan.works and not result.counts["records"] and times[0] is not None:
-        span = time_span(listed.files, settings.read)
+    if plan.tasks and not result.counts["records"] and times[0] is not None:
+        span = time_span(partition_listing.files, settings.read)
         notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
     if (settings.from_ms, settings.to_ms) != times:
-        given = " and ".join(request.relative_times.values())
-        notes.append(f"{given}: relative to the first run of this export, which is continued")
+        relative_times = " and ".join(request.relative_times.values())
+        notes.append(f"the time of the first run of this export determines {relative_times}")
     return replace(result, notes=tuple(notes))
 
 
-def _decode_record(request: ExportRequest) -> dict[str, str]:
-    """Return the options of typed columns for the export state, without default values.
+def _decode_options(request: ExportRequest) -> dict[str, str]:
+    """Return the options of typed columns for the export state, except default values.
 
-    The place of the schemas is not part of them: it may differ between runs.
+    The location of the schemas is not included, because it may differ between runs.
     """
     if request.decode is None:
         return {}
-    given = {"decode": request.decode.value, "value_schema": request.value_schema}
+    options = {"decode": request.decode.value, "value_schema": request.value_schema}
     if request.schema_context != DEFAULT_CONTEXT:
-        given["schema_context"] = request.schema_context
-    return {name: value for name, value in given.items() if value is not None}
+        options["schema_context"] = request.schema_context
+    return {name: value for name, value in options.items() if value is not None}
 
 
-def _run(
+def _export_plan(
     plan: ExportPlan,
     settings: ExportSettings,
     decode: DecodeOptions | None,
@@ -131,16 +131,16 @@ def _run(
     listener: Listener,
 ) -> None:
     """Export the splits of a plan, whose output is locked."""
-    works = plan.works
-    sizes = {work.number: work.split.size_bytes for work in works}
-    listener.on_plan(len(works), sum(sizes.values()), ("split", "splits"))
-    if works:
+    tasks = plan.tasks
+    sizes = {task.number: task.split.size_bytes for task in tasks}
+    listener.on_plan(len(tasks), sum(sizes.values()), ("split", "splits"))
+    if tasks:
         with engine.start(
             "export",
             after_failure="run again to continue",
             listener=listener,
-            tasks=len(works),
-            inputs=sorted({name for work in works for name in work.split.directories}),
+            tasks=len(tasks),
+            inputs=sorted({name for task in tasks for name in task.split.directories}),
             outputs=[settings.output],
         ) as workers:
             if decode is not None:
@@ -148,52 +148,57 @@ def _run(
 
                 settings = replace(settings, types=find_types(workers, plan, settings, decode))
             for partition in plan.partitions:
-                if partition.state is not None and partition.works:
+                if partition.state is not None and partition.tasks:
                     partition.begin()
-            partition_of = plan.partition_of
-            for result in export_splits(workers, works, settings):
-                partition_of[result.number].add(result)
+            export_by_split = plan.export_by_split
+            for result in export_splits(workers, tasks, settings):
+                export_by_split[result.number].add(result)
                 listener.on_done(1, sizes[result.number])
     for partition in plan.partitions:
         partition.finish()
 
 
 def export_splits(
-    workers: Workers, works: Sequence[SplitWork], settings: ExportSettings
+    workers: Workers, tasks: Sequence[SplitTask], settings: ExportSettings
 ) -> Generator[SplitResult, None, None]:
     """Export splits, and yield their results as they are finished."""
     return workers.run(
-        works,
+        tasks,
         partial(_export_split, settings=settings),
-        sizes=[work.split.size_bytes for work in works],
+        sizes=[task.split.size_bytes for task in tasks],
         description="export {:,} splits of records",
         jobs=JobSizes.EQUAL,
     )
 
 
-def _export_split(work: SplitWork, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
+def _export_split(task: SplitTask, attempt_id: str, *, settings: ExportSettings) -> SplitResult:
     """Export a split to data files, each of which is written atomically."""
-    own = settings.of_topic(work.split.topic)
-    settings = replace(own, is_staged=work.is_staged, revision=work.revision)
+    topic_settings = settings.for_topic(task.split.topic)
+    settings = replace(topic_settings, is_staged=task.is_staged, revision=task.revision)
     try:
-        if work.is_repeated and (kept := _kept_files(work, settings)) is not None:
-            return kept
+        if (
+            task.is_repeated
+            and (unchanged_result := _keep_earlier_files(task, settings)) is not None
+        ):
+            return unchanged_result
         damage = _Damage()
-        with SplitFiles(work.folder, settings, f"{attempt_id}_{work.number}") as files:
-            reader = RecordReader(work.split, settings.read_settings, on_skipped=damage.add)
+        with SplitFiles(task.folder, settings, f"{attempt_id}_{task.number}") as files:
+            reader = RecordReader(task.split, settings.read_settings, on_skipped=damage.add)
             for batch in reader:
-                files.write(with_tombstones(batch, settings) if settings.is_latest else batch)
+                files.write(add_tombstone_column(batch, settings) if settings.is_latest else batch)
             files.finish()
     except PublishError:
         raise
     except KafkaIndexError as error:
-        return SplitResult(work.number, failure=LeftOut.of(error), is_retriable=is_retriable(error))
-    if work.is_repeated and not settings.format.is_table:
+        return SplitResult(
+            task.number, failure=ReportedError.from_error(error), is_retriable=is_retriable(error)
+        )
+    if task.is_repeated and not settings.format.is_table:
         # Earlier files of this range lack the records that were damaged then.
-        remove_data_files(work.folder, work.first_offset, work.end_offset, keep=files.paths)
+        remove_data_files(task.folder, task.first_offset, task.end_offset, keep=files.paths)
     header = reader.last_header
     return SplitResult(
-        work.number,
+        task.number,
         files.records,
         len(files.paths),
         files.size_bytes,
@@ -209,41 +214,41 @@ class _Damage:
     """Collects skipped corrupt ranges."""
 
     def __init__(self) -> None:
-        self.first: list[LeftOut] = []
+        self.first: list[ReportedError] = []
         self.count = 0
 
     def add(self, error: CorruptLogError) -> None:
         self.count += 1
-        if len(self.first) < _MAX_LEFT_OUT:
-            self.first.append(LeftOut.of(error))
+        if len(self.first) < _MAX_SKIPPED_RANGES:
+            self.first.append(ReportedError.from_error(error))
 
 
-def _kept_files(work: SplitWork, settings: ExportSettings) -> SplitResult | None:
-    """Return a result that keeps earlier data files; None if they may be replaced.
+def _keep_earlier_files(task: SplitTask, settings: ExportSettings) -> SplitResult | None:
+    """Return a result without new files; None if the earlier data files may be replaced.
 
-    Files are replaced only if the range can be read completely, with at least as many records. An
-    exported batch may be damaged by now, or its segment missing.
+    Files are replaced only if the range can be read completely, with at least as many records as
+    before. An exported batch may have been damaged, or its segment deleted.
     """
     damage = _Damage()
     # Neither keys nor values need to be copied to be counted.
-    counted = replace(settings.read_settings, columns=("offset",), typed=None)
-    records = sum(map(len, RecordReader(work.split, counted, on_skipped=damage.add)))
+    count_settings = replace(settings.read_settings, columns=("offset",), typed=None)
+    records = sum(map(len, RecordReader(task.split, count_settings, on_skipped=damage.add)))
     if not damage.count:
-        if work.records_before is None or records >= work.records_before:
+        if task.records_before is None or records >= task.records_before:
             return None
         damage.count = 1
         damage.first.append(
-            LeftOut(
-                work.folder,
+            ReportedError(
+                task.folder,
                 None,
-                f"the log holds {records} records of offsets {work.first_offset} to "
-                f"{work.end_offset - 1}, of which {work.records_before} were exported: their data "
-                "files are kept; export a complete copy of the log",
+                f"the log now has {records} records of offsets {task.first_offset} to "
+                f"{task.end_offset - 1}, but {task.records_before} were exported, and their data "
+                "files were not replaced; export a complete copy of the log",
             )
         )
     return SplitResult(
-        work.number,
-        left_out=tuple(damage.first),
-        left_out_count=damage.count,
-        is_kept=True,
+        task.number,
+        skipped_ranges=tuple(damage.first),
+        skipped_count=damage.count,
+        is_unchanged=True,
     )

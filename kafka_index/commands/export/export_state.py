@@ -38,8 +38,8 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
-#: The state has the last batches of this many splits, and a sample of earlier batches.
-_MAX_KEPT = 64
+#: Up to this many batches are in a state. Beyond it, earlier batches are thinned out.
+_MAX_BATCHES = 64
 EXPORT_STATE = ".kafka-index-export.json"
 #: The names of data files; staged files in an object store have one more suffix.
 DATA_FILE: Final = (
@@ -90,17 +90,17 @@ class ExportedBatch:
     def of_header(cls, header: bytes) -> Self:
         """Parse the header of a batch."""
         if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
-            old = np.frombuffer(header, MESSAGE_V0_HEADER, 1)[0]
-            offset = int(old["base_offset"])
-            return cls(offset, offset, NO_LEADER_EPOCH, int(old["crc"]), 1)
-        new = np.frombuffer(header, RECORD_BATCH_HEADER, 1)[0]
-        base = int(new["base_offset"])
+            message_header = np.frombuffer(header, MESSAGE_V0_HEADER, 1)[0]
+            offset = int(message_header["base_offset"])
+            return cls(offset, offset, NO_LEADER_EPOCH, int(message_header["crc"]), 1)
+        batch_header = np.frombuffer(header, RECORD_BATCH_HEADER, 1)[0]
+        base = int(batch_header["base_offset"])
         return cls(
             base,
-            base + int(new["last_offset_delta"]),
-            int(new["leader_epoch"]),
-            int(new["crc"]),
-            int(new["record_count"]),
+            base + int(batch_header["last_offset_delta"]),
+            int(batch_header["leader_epoch"]),
+            int(batch_header["crc"]),
+            int(batch_header["record_count"]),
         )
 
 
@@ -108,8 +108,12 @@ class ExportedBatch:
 class DataLoss:
     """The reason why an export cannot be continued.
 
-    Log and export agree on the records before `agreed_offset`, or on none if it is None. `is_gap`:
-    all exported records are right, and only later offsets are missing.
+    Attributes
+    ----------
+    agreed_offset : int, optional
+        The log agrees with the export before this offset; None if they agree on no record.
+    is_gap : bool
+        The log agrees with all exported records, but records after them were deleted.
     """
 
     reason: str
@@ -117,11 +121,11 @@ class DataLoss:
     is_gap: bool = False
 
 
-def thinned(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
-    """Return the latest batches; if there are many, only every second of the earlier batches."""
-    if len(batches) <= _MAX_KEPT:
+def thin_out(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
+    """Remove every second of the earlier batches if there are more than `_MAX_BATCHES`."""
+    if len(batches) <= _MAX_BATCHES:
         return tuple(batches)
-    half = len(batches) - _MAX_KEPT // 2
+    half = len(batches) - _MAX_BATCHES // 2
     return (*batches[:half:2], *batches[half:])
 
 
@@ -131,28 +135,34 @@ def find_loss(
     next_offset: int,
     end_offset: int | None,
 ) -> DataLoss | None:
-    """Return why an export cannot be continued with a log; None if it can.
+    """Return why an export cannot be continued with a log; None if it can be continued.
 
-    The batches are from the export state, and `next_offset` is the first offset that was not
-    exported. The end of the log is None if damage hides it.
+    Parameters
+    ----------
+    batches : sequence of ExportedBatch
+        The batches of the export state.
+    next_offset : int
+        The first offset that was not exported.
+    end_offset : int, optional
+        The log end offset; None if damage hides the end of the log.
     """
-    agreed = missing = None
-    for one in reversed(batches):
-        has_it = _has(log, one)
-        if has_it:
-            agreed = one.end_offset
+    agreed_offset = missing_batch = None
+    for batch in reversed(batches):
+        is_in_log = _contains_batch(log, batch)
+        if is_in_log:
+            agreed_offset = batch.end_offset
             break
-        if has_it is False and missing is None:
-            missing = one
+        if is_in_log is False and missing_batch is None:
+            missing_batch = batch
     if end_offset is not None and end_offset < next_offset:
-        reason = f"the log ends at offset {end_offset}, and was exported up to {next_offset}"
-        return DataLoss(reason, agreed)
-    if missing is not None:
+        reason = f"the log ends at offset {end_offset}, but was exported up to offset {next_offset}"
+        return DataLoss(reason, agreed_offset)
+    if missing_batch is not None:
         return DataLoss(
-            "the log has another history: it does not have the batch of offsets "
-            f"{missing.base_offset} to {missing.last_offset} that was exported (leader epoch "
-            f"{missing.leader_epoch}, checksum 0x{missing.checksum:08x})",
-            agreed,
+            "the history of the log changed: the exported batch with offsets "
+            f"{missing_batch.base_offset} to {missing_batch.last_offset} (leader epoch "
+            f"{missing_batch.leader_epoch}, checksum 0x{missing_batch.checksum:08x}) is missing",
+            agreed_offset,
         )
     if log.log_start_offset > next_offset:
         return DataLoss(
@@ -164,35 +174,39 @@ def find_loss(
     return None
 
 
-def _has(log: PartitionLog, batch: ExportedBatch) -> bool | None:
-    """Return whether a log has a batch; None if that is unknown."""
+def _contains_batch(log: PartitionLog, batch: ExportedBatch) -> bool | None:
+    """Return whether a log contains a batch; None if damage or the log cleaner makes it unknown."""
     bases = [segment.base_offset for segment in log.segments]
-    number = int(np.searchsorted(bases, batch.base_offset, "right")) - 1
-    if batch.last_offset < log.log_start_offset or number < 0:
+    segment_number = int(np.searchsorted(bases, batch.base_offset, "right")) - 1
+    if batch.last_offset < log.log_start_offset or segment_number < 0:
         return None
-    segment = log.segments[number]
+    segment = log.segments[segment_number]
     # The log cleaner never cleans the active segment.
     may_be_cleaned = not segment.file.is_last
     try:
-        place = segment.offset_to_position(batch.base_offset)
-        header = None if place is None else segment.header_at(place.position)
+        position = segment.offset_to_position(batch.base_offset)
+        header = None if position is None else segment.header_at(position.position)
     except CorruptLogError:
         # The read of the records reports the damage.
         return None
     if header is None:
         return None if may_be_cleaned else False
-    found = ExportedBatch.of_header(header)
-    if found.base_offset > batch.last_offset:
-        is_later = found.leader_epoch >= batch.leader_epoch
+    log_batch = ExportedBatch.of_header(header)
+    if log_batch.base_offset > batch.last_offset:
+        is_later = log_batch.leader_epoch >= batch.leader_epoch
         return None if may_be_cleaned and is_later else False
-    same = replace(found, checksum=batch.checksum, records=batch.records, end_offset=0)
-    if same != replace(batch, end_offset=0):
+    comparable_batch = replace(
+        log_batch, checksum=batch.checksum, records=batch.records, end_offset=0
+    )
+    if comparable_batch != replace(batch, end_offset=0):
         return False
-    is_cleaned = may_be_cleaned and (found.records < batch.records or _has_horizon(header))
-    return found.checksum == batch.checksum or is_cleaned
+    is_cleaned = may_be_cleaned and (
+        log_batch.records < batch.records or _has_delete_horizon(header)
+    )
+    return log_batch.checksum == batch.checksum or is_cleaned
 
 
-def _has_horizon(header: bytes) -> bool:
+def _has_delete_horizon(header: bytes) -> bool:
     """Return whether a batch has a delete horizon, which the log cleaner sets."""
     if header[MAGIC_POSITION] < MAGIC_RECORD_BATCH:
         return False
@@ -225,17 +239,34 @@ class ReplacedRange:
 class ExportState:
     """The export of a partition so far.
 
-    The options decide the rows: `state_options`. The offsets from the first to the next,
-    exclusive, have been exported; the log directory may have the topic id. A later run reads the
-    damaged ranges again. `batches` are the last ones of splits, which the log has to have to be
-    continued. `superseded` are data files that are removed, below the folder; then the files next
-    to them are taking their place. `writers` are what typed keys and values were written with, and
-    `forms` the forms of their columns, by part.
+    A data file in a table is never changed or removed. A data file that replaces others has a
+    higher revision in its name.
 
-    Files in a table are never changed or removed here. A file that replaces others has a higher
-    `revision` in its name, and `replaced` has the ranges, the latest last. `files` counts the data
-    files of a table that were ever complete, replaced ones too; None if an earlier version has not
-    counted them.
+    Attributes
+    ----------
+    options : mapping
+        The options that determine the rows (`state_options`).
+    first_offset, next_offset : int
+        The exported offsets, `next_offset` exclusive.
+    topic_id : str, optional
+        The topic ID in the log directory, if the directory has one.
+    damaged : tuple of DamagedRange
+        Ranges that a later run reads again.
+    batches : tuple of ExportedBatch
+        The last batches of splits. An export is continued only if the log contains them.
+    superseded : tuple of str, optional
+        Data files to remove, relative to the folder, while staged files replace them.
+    revision : int
+        The highest revision of a data file.
+    replaced : tuple of ReplacedRange
+        The replaced ranges, the latest last.
+    writers : mapping of str to list of str
+        The writer schemas of keys and values, if they are decoded.
+    forms : mapping of str to str
+        The forms of the columns of decoded keys and values.
+    files : int, optional
+        The number of data files of a table that were ever complete, including replaced files; None
+        if an earlier version has not counted them.
     """
 
     options: Mapping[str, _OptionValue]
@@ -251,11 +282,14 @@ class ExportState:
     forms: Mapping[str, str] = field(default_factory=dict)
     files: Offset | None = None
 
-    def revision_at(self, offset: int, most: int = INT64_MAX) -> int:
-        """Return the revision of the data file of an offset, when `most` was the last one."""
-        for one in reversed(self.replaced):
-            if one.revision <= most and one.first_offset <= offset < one.end_offset:
-                return one.revision
+    def revision_at(self, offset: int, max_revision: int = INT64_MAX) -> int:
+        """Return the revision of the data file with an offset, at the time of `max_revision`."""
+        for replaced_range in reversed(self.replaced):
+            if (
+                replaced_range.revision <= max_revision
+                and replaced_range.first_offset <= offset < replaced_range.end_offset
+            ):
+                return replaced_range.revision
         return 0
 
 
@@ -266,12 +300,12 @@ def export_state(folder: str) -> StateFile[ExportState]:
         ExportState,
         _VERSION,
         "export state",
-        "choose another --output, or remove the partition's folder to export it again",
+        "choose another --output, or remove the folder to export the partition again",
     )
 
 
 def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
-    """Return the options that decide the rows and files of an export, as in JSON."""
+    """Return the options that determine the rows and files of an export, as JSON values."""
     return {
         "format": settings.format.value,
         "columns": list(settings.file_columns),
@@ -286,8 +320,8 @@ def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
     }
 
 
-def value_text(name: str, value: object) -> str:
-    """Return the value of an option in a state file, a time as ISO 8601."""
+def format_option(name: str, value: object) -> str:
+    """Format the value of an option in a state file; times are in ISO 8601."""
     if value in (None, False):
         return "none"
     if name in _TIMES and isinstance(value, int):
@@ -295,36 +329,37 @@ def value_text(name: str, value: object) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-def option_again(options: Mapping[str, object], name: str) -> str:
-    """Return a hint how to continue an export if an option differs from its state."""
+def continue_hint(options: Mapping[str, object], name: str) -> str:
+    """Return a hint how to continue an export with the option in its state."""
     option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
     if isinstance(relative, dict) and name in relative:
         return f"give {option} {relative[name]}"
     if isinstance(value, bool) or value is None:
         return f"{'give' if value else 'omit'} {option}"
-    return f"give {option} {value_text(name, value)}"
+    return f"give {option} {format_option(name, value)}"
 
 
-def with_first_times(
+def restore_relative_times(
     settings: ExportSettings, partitions: Iterable[PartitionFiles]
 ) -> ExportSettings:
-    """Return settings with the relative times of the first run of the same export.
+    """Return settings with the relative times as the first run of the same export resolved them.
 
-    An export that is continued reads new records: with another end in each run, records would be
-    passed over for good.
+    With another start or end in each run, some records would never be exported.
     """
     if not settings.relative_times:
         return settings
-    for one in partitions:
-        partition = TopicPartition(one.topic, one.partition)
+    for files in partitions:
+        partition = TopicPartition(files.topic, files.partition)
         state = export_state(settings.folder_of(partition)).read()
         options = {} if state is None else state.options
         if options.get("relative_times") == settings.relative_times:
-            kept = RecordFilter(_time(options, "from_ms"), _time(options, "to_ms"))
-            return replace(settings, read=replace(settings.read, record_filter=kept))
+            record_filter = RecordFilter(
+                _time_option(options, "from_ms"), _time_option(options, "to_ms")
+            )
+            return replace(settings, read=replace(settings.read, record_filter=record_filter))
     return settings
 
 
-def _time(options: Mapping[str, object], name: str) -> int | None:
+def _time_option(options: Mapping[str, object], name: str) -> int | None:
     value = options.get(name)
     return value if isinstance(value, int) else None

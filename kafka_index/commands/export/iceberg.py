@@ -49,7 +49,7 @@ except ImportError as error:
         hint="pip install 'kafka-index[iceberg]'",
     ) from error
 
-#: The name of a catalog that is given by its URI: pyiceberg's own default.
+#: pyiceberg's default name, for a catalog that is given by a URI.
 _CATALOG = "default"
 _DAY_FIELD = "timestamp_day"
 #: Options of our stores, without their prefix, as properties of pyiceberg.
@@ -66,8 +66,8 @@ _PERMANENT = (BadRequestError, ResolveError, ValidationError)
 
 
 @contextmanager
-def _calls(action: str, name: str) -> Iterator[None]:
-    """Convert the errors of pyiceberg, and hide its warnings about files of other writers."""
+def _pyiceberg_errors(action: str, name: str) -> Iterator[None]:
+    """Convert pyiceberg's errors, and hide its warnings about files of other writers."""
     logger = logging.getLogger("pyiceberg")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -90,11 +90,11 @@ class IcebergLake(Lake):
     catalog : str
         The name of a catalog in pyiceberg's configuration, or the URI of a catalog.
     namespace : str
-        Its levels are separated by dots.
+        The namespace of the tables, with its levels separated by dots.
     """
 
     def __init__(self, catalog: str, namespace: str) -> None:
-        self._given = catalog
+        self._catalog_name = catalog
         self._namespace = tuple(namespace.split("."))
         self._catalog = self._load()
 
@@ -105,43 +105,48 @@ class IcebergLake(Lake):
             for key, value in options
             if (name := key.removeprefix("aws_")) in _S3_PROPERTIES
         }
-        with _calls("open the catalog", self._given):
+        with _pyiceberg_errors("open the catalog", self._catalog_name):
             try:
-                if ":/" not in self._given:
-                    return load_catalog(self._given, **properties)
-                kind = infer_catalog_type(_CATALOG, {"uri": self._given})
-                own = {"uri": self._given, "type": "" if kind is None else kind.value}
-                return load_catalog(_CATALOG, **{**_s3_environment(), **own, **properties})
+                if ":/" not in self._catalog_name:
+                    return load_catalog(self._catalog_name, **properties)
+                catalog_type = infer_catalog_type(_CATALOG, {"uri": self._catalog_name})
+                uri_properties = {
+                    "uri": self._catalog_name,
+                    "type": "" if catalog_type is None else catalog_type.value,
+                }
+                return load_catalog(
+                    _CATALOG, **{**_s3_endpoint_properties(), **uri_properties, **properties}
+                )
             except (ValueError, NotInstalledError) as error:
                 raise InputError(
-                    f"not a catalog of pyiceberg: {error}",
-                    path=self._given,
-                    hint="configure it in .pyiceberg.yaml, or give its URI",
+                    f"pyiceberg cannot load the catalog: {error}",
+                    path=self._catalog_name,
+                    hint="configure the catalog in .pyiceberg.yaml, or give its URI",
                 ) from error
 
     def default_output(self) -> str:
         """Return the location of the namespace, or its folder in the warehouse."""
-        with _calls("read the namespace", self._given):
+        with _pyiceberg_errors("read the namespace", self._catalog_name):
             try:
-                own = self._catalog.load_namespace_properties(self._namespace).get("location")
+                location = self._catalog.load_namespace_properties(self._namespace).get("location")
             except NoSuchNamespaceError:
-                own = None
+                location = None
         warehouse = self._catalog.properties.get("warehouse", "")
-        if own is None and (":/" in warehouse or warehouse.startswith("/")):
-            own = "/".join([warehouse.rstrip("/"), *self._namespace])
-        if own is None:
+        if location is None and (":/" in warehouse or warehouse.startswith("/")):
+            location = "/".join([warehouse.rstrip("/"), *self._namespace])
+        if location is None:
             raise InputError(
                 "the catalog has no warehouse in a file system",
-                path=self._given,
-                hint="give an --output for the tables",
+                path=self._catalog_name,
+                hint="give --output",
             )
-        return str(own)
+        return str(location)
 
     def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:
         """Create the table of a topic in a folder unless it exists; return it, loaded."""
         identifier = (*self._namespace, topic)
         table = _IcebergTable(self._catalog, identifier, settings)
-        with _calls("create the table", table.name):
+        with _pyiceberg_errors("create the table", table.name):
             if not self._catalog.table_exists(identifier):
                 self._catalog.create_namespace_if_not_exists(self._namespace)
                 self._catalog.create_table_if_not_exists(
@@ -163,7 +168,7 @@ class _IcebergTable(LakeTable):
         self._by_date = settings.by_date
         self._is_latest = settings.is_latest
         self._table: Table | None = None
-        self._planned: dict[str, DataFile] = {}
+        self._planned_files: dict[str, DataFile] = {}
 
     @property
     def _loaded(self) -> Table:
@@ -171,9 +176,9 @@ class _IcebergTable(LakeTable):
         return self._table
 
     def load(self) -> None:
-        with _calls("load the table", self.name):
+        with _pyiceberg_errors("load the table", self.name):
             table = self._catalog.load_table(self._identifier)
-            # pyiceberg would repeat the commit after another writer's commit, with the same files.
+            # By default, pyiceberg repeats a commit after a conflict, and adds the files again.
             retries = {TableProperties.COMMIT_NUM_RETRIES: "0"}
             properties = {**table.metadata.properties, **retries}
             table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -184,34 +189,36 @@ class _IcebergTable(LakeTable):
         table = self._loaded
         refuse_changed_types(self._schema, table.schema().as_arrow(), self.name, _widens)
         if self._is_latest:
-            self._refuse_other_columns()
+            self._refuse_renamed_columns()
         is_new = not table.spec().fields and table.current_snapshot() is None
         if self._by_date and is_new and "timestamp" in table.schema().column_names:
             # pyiceberg cannot create a partitioned table from an Arrow schema.
-            with _calls("partition the table", self.name), table.update_spec() as spec:
+            with _pyiceberg_errors("partition the table", self.name), table.update_spec() as spec:
                 spec.add_field("timestamp", DayTransform(), _DAY_FIELD)
             self.load()
             table = self._loaded
-        name_of = table.schema().find_column_name
-        found = [f"{one.transform}({name_of(one.source_id)})" for one in table.spec().fields]
-        expected = ["day(timestamp)"] if self._by_date else []
-        if found != expected:
+        column_name = table.schema().find_column_name
+        partition_transforms = [
+            f"{field.transform}({column_name(field.source_id)})" for field in table.spec().fields
+        ]
+        expected_transforms = ["day(timestamp)"] if self._by_date else []
+        if partition_transforms != expected_transforms:
             raise InputError(
-                "the table has other partitions than the data files",
+                "the table and the data files are partitioned by different columns",
                 path=self.name,
-                expected=", ".join(expected) or "none",
-                found=", ".join(found) or "none",
+                expected=", ".join(expected_transforms) or "none",
+                found=", ".join(partition_transforms) or "none",
                 hint="give or omit --by-date, or export to another table",
             )
 
     def version(self, key: str) -> int | None:
-        found = self._loaded.properties.get(key)
-        return int(found) if found is not None and found.isdecimal() else None
+        value = self._loaded.properties.get(key)
+        return int(value) if value is not None and value.isdecimal() else None
 
     def has_rows(self, partitions: Collection[int]) -> bool:
         if not partitions:
             return False
-        with _calls("read the table", self.name):
+        with _pyiceberg_errors("read the table", self.name):
             files = (self._table_file(task.file) for task in self._tasks(partitions))
             return any(has_rows_of(file, partitions) for file in files)
 
@@ -220,56 +227,57 @@ class _IcebergTable(LakeTable):
         table = self._loaded
         is_known = "partition" in table.schema().column_names
         rows = f"partition in ({', '.join(map(str, partitions))})" if is_known else AlwaysTrue()
-        with _calls("read the table", self.name):
+        with _pyiceberg_errors("read the table", self.name):
             return list(table.scan(row_filter=rows).plan_files())
 
     def rewritten_schema(self) -> pa.Schema:
-        with _calls("read the columns of the table", self.name):
+        with _pyiceberg_errors("read the columns of the table", self.name):
             schema = self._transaction().table_metadata.schema()
             columns = schema_to_pyarrow(schema, include_field_ids=False)
-        return pa.schema([pa.field(each.name, small_type(each.type)) for each in columns])
+        return pa.schema([pa.field(field.name, small_type(field.type)) for field in columns])
 
-    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
-        self._refuse_other_columns()
+    def list_files(self, partitions: Collection[int]) -> list[TableFile]:
+        self._refuse_renamed_columns()
         tasks = self._tasks(partitions)
         for task in tasks:
             if task.delete_files:
                 raise InputError(
-                    "the rows of a table with delete files cannot be replaced",
+                    "rows cannot be replaced, because the table has delete files",
                     path=task.file.file_path,
                     hint="rewrite the data files of the table, or export to another table",
                 )
-        self._planned = {_path(task.file.file_path): task.file for task in tasks}
-        return [self._table_file(file) for _, file in sorted(self._planned.items())]
+        self._planned_files = {_path(task.file.file_path): task.file for task in tasks}
+        return [self._table_file(file) for _, file in sorted(self._planned_files.items())]
 
     def _table_file(self, file: DataFile) -> TableFile:
         columns = self._loaded.schema().as_struct().fields
         ids = {column.name: column.field_id for column in columns}
-        place = [ids.get(name, -1) for name in ("partition", "offset")]
+        field_ids = [ids.get(name, -1) for name in ("partition", "offset")]
         nulls = file.null_value_counts or {}
-        has_nulls = any(nulls.get(field_id) != 0 for field_id in place)
-        partitions, offsets = (_bounds(file, field_id) for field_id in place)
+        has_nulls = any(nulls.get(field_id) != 0 for field_id in field_ids)
+        partitions, offsets = (_bounds(file, field_id) for field_id in field_ids)
         return TableFile(_path(file.file_path), partitions, offsets, has_nulls)
 
-    def _refuse_other_columns(self) -> None:
-        """Raise `InputError` if a column may have another name, or a name another column, in files.
+    def _refuse_renamed_columns(self) -> None:
+        """Raise `InputError` if a column was renamed, or was dropped and added again.
 
-        Files are read by the names of columns.
+        Files are read by the names of columns, and older files have the older names.
         """
         names: dict[int, str] = {}
         ids: dict[str, int] = {}
-        with _calls("read the columns of the table", self.name):
-            new = self._transaction().table_metadata.schema()
-        for schema in (*self._loaded.metadata.schemas, new):
+        with _pyiceberg_errors("read the columns of the table", self.name):
+            new_schema = self._transaction().table_metadata.schema()
+        for schema in (*self._loaded.metadata.schemas, new_schema):
             for field_id in index_by_id(schema):
                 name = schema.find_column_name(field_id) or ""
-                known = names.setdefault(field_id, name), ids.setdefault(name, field_id)
-                if known != (name, field_id):
+                first_name = names.setdefault(field_id, name)
+                first_id = ids.setdefault(name, field_id)
+                if (first_name, first_id) != (name, field_id):
                     raise InputError(
-                        "the rows of a table with renamed columns, or with columns that were "
-                        "dropped and added again, cannot be replaced",
+                        "rows cannot be replaced, because a column of the table was renamed, or "
+                        "was dropped and added again",
                         path=self.name,
-                        expected=f"column {known[0]} with ID {known[1]}",
+                        expected=f"column {first_name} with ID {first_id}",
                         found=f"column {name} with ID {field_id}",
                         hint="export to another table",
                     )
@@ -282,27 +290,27 @@ class _IcebergTable(LakeTable):
         return transaction
 
     def commit(self, change: TableChange) -> None:
-        with _calls("commit to the table", self.name):
+        with _pyiceberg_errors("commit to the table", self.name):
             transaction = self._transaction()
             paths = [_uri(path) for path in change.added]
             if change.removed:
-                removed = [self._planned[path] for path in change.removed]
-                _replace_files(transaction, self._loaded.io, removed, paths)
+                removed_files = [self._planned_files[path] for path in change.removed]
+                _replace_files(transaction, self._loaded.io, removed_files, paths)
             elif paths:
                 transaction.add_files(paths, check_duplicate_files=False)
             else:
-                # Without a snapshot, the commit would not conflict with another writer's commit.
+                # A commit without a snapshot would not conflict with the commit of another writer.
                 _add_snapshot(transaction)
             versions = {key: str(version) for key, version in change.versions.items()}
             transaction.set_properties(versions)
             transaction.commit_transaction()
 
 
-def _s3_environment() -> dict[str, str]:
-    """Return the S3 endpoint from the environment, which Arrow's client does not read."""
+def _s3_endpoint_properties() -> dict[str, str]:
+    """Return the S3 endpoint in the environment variables, which Arrow's client ignores."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
-    found = next(filter(None, map(os.environ.get, names)), None)
-    return {} if found is None else {"s3.endpoint": found}
+    endpoint = next(filter(None, map(os.environ.get, names)), None)
+    return {} if endpoint is None else {"s3.endpoint": endpoint}
 
 
 def _add_snapshot(transaction: Transaction) -> None:
@@ -311,41 +319,48 @@ def _add_snapshot(transaction: Transaction) -> None:
 
 
 def _replace_files(
-    transaction: Transaction, io: FileIO, removed: Sequence[DataFile], added: Sequence[str]
+    transaction: Transaction,
+    io: FileIO,
+    removed_files: Sequence[DataFile],
+    added_paths: Sequence[str],
 ) -> None:
-    """Replace files in one snapshot, which pyiceberg has no public call for."""
+    """Replace files in one snapshot; pyiceberg has no public function for this."""
     if transaction.table_metadata.name_mapping() is None:
         mapping = transaction.table_metadata.schema().name_mapping.model_dump_json()
         transaction.set_properties({TableProperties.DEFAULT_NAME_MAPPING: mapping})
     metadata = transaction.table_metadata
     with transaction.update_snapshot().overwrite() as snapshot:
-        for file in removed:
+        for file in removed_files:
             snapshot.delete_data_file(file)
-        for path in added:
+        for path in added_paths:
             snapshot.append_data_file(parquet_file_to_data_file(io, metadata, path))
 
 
 def _bounds(file: DataFile, field_id: int) -> tuple[int, int]:
-    """Return the bounds of an integer column; all numbers if it has no statistics."""
-    low, high = ((one or {}).get(field_id) for one in (file.lower_bounds, file.upper_bounds))
-    if low is None or high is None:
+    """Return the minimum and maximum of a column; the full range if the file has no statistics."""
+    min_bytes, max_bytes = (
+        (bounds or {}).get(field_id) for bounds in (file.lower_bounds, file.upper_bounds)
+    )
+    if min_bytes is None or max_bytes is None:
         return -1, INT64_MAX
-    return int.from_bytes(low, "little", signed=True), int.from_bytes(high, "little", signed=True)
+    return int.from_bytes(min_bytes, "little", signed=True), int.from_bytes(
+        max_bytes, "little", signed=True
+    )
 
 
-def _widens(table: pa.DataType, own: pa.DataType) -> bool:
-    """Return whether Iceberg promotes one of two types to the other."""
-    types = {str(table), str(own)}
-    if pt.is_decimal(table) and pt.is_decimal(own):
-        return bool(table.scale == own.scale)
+def _widens(table_type: pa.DataType, file_type: pa.DataType) -> bool:
+    """Return whether Iceberg can promote one of the two types to the other."""
+    types = {str(table_type), str(file_type)}
+    if pt.is_decimal(table_type) and pt.is_decimal(file_type):
+        return bool(table_type.scale == file_type.scale)
     return types in ({"int32", "int64"}, {"float", "double"})
 
 
 def _path(uri: str) -> str:
-    """Return the path of a local file: Hadoop writes its URI with one slash."""
+    """Convert the URI of a local file to its path; Hadoop writes such URIs with one slash."""
     return f"/{uri.removeprefix('file:').lstrip('/')}" if uri.startswith("file:") else uri
 
 
 def _uri(path: str) -> str:
-    """Return a local path as a URI, because Hadoop would resolve a path in HDFS."""
+    """Convert a local path to a URI, because Hadoop would resolve the path in HDFS."""
     return path if store_of(path).needs_requests else f"file://{os.path.abspath(path)}"

@@ -6,7 +6,8 @@ all earlier splits are complete. The name of a data file has its first and last 
 
 Files that replace others are first written to a hidden staging folder, which has its own export
 state. If the run is killed, the next run continues that export. Once all files are staged, the
-state of the partition lists the data files to remove. Then every run first completes the exchange.
+state of the partition lists the data files to remove. Then every run first completes the
+replacement.
 """
 
 from __future__ import annotations
@@ -24,9 +25,14 @@ from kafka_index.commands.export.export_state import (
     ExportState,
     ReplacedRange,
     export_state,
-    thinned,
+    thin_out,
 )
-from kafka_index.commands.export.result import ExportStatus, LeftOut, PartitionReport, SplitResult
+from kafka_index.commands.export.result import (
+    ExportStatus,
+    PartitionReport,
+    ReportedError,
+    SplitResult,
+)
 from kafka_index.commands.export.settings import STAGED_ENDING
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition
@@ -42,12 +48,21 @@ _STAGED = ".kafka-index-export-new"
 
 
 @dataclass(frozen=True, slots=True)
-class SplitWork:
+class SplitTask:
     """A split to export, under its number in the plan; small, and picklable.
 
-    It covers the offsets from the first to the end, exclusive. `is_repeated`: it was exported
-    before without damaged records, and has `records_before` rows, if known. `is_staged`: data files
-    are written to the staging folder. `revision` is the revision of the data files.
+    Attributes
+    ----------
+    first_offset, end_offset : int
+        The offsets that the split covers, the end exclusive.
+    is_repeated : bool
+        The split was exported before, without damaged records.
+    records_before : int, optional
+        The number of records in its earlier export, if known.
+    is_staged : bool
+        Data files are written to the staging folder.
+    revision : int
+        The revision of the data files.
     """
 
     number: int
@@ -72,11 +87,17 @@ class DataFileInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class Exchange:
+class FileReplacement:
     """The data files that staged files replace.
 
-    `before` is the current state. Data files that begin before `from_offset` stay. `is_restart`:
-    the partition is exported again from the start.
+    Attributes
+    ----------
+    before : ExportState
+        The state before the replacement.
+    from_offset : int
+        Data files that begin before this offset stay.
+    is_restart : bool
+        The partition is exported again from the start.
     """
 
     folder: str
@@ -89,36 +110,52 @@ class Exchange:
 class PartitionExport:
     """The export of a partition: its plan, and the results so far.
 
-    `state` is the current state; a failed partition may have none. `works` are in order of offsets,
-    and the offsets from `begin_offset` on are new. `failure` is the reason why the export failed or
-    is incomplete. `is_retriable`: the environment is at fault. `is_rejected`: its table or its data
-    files cannot be used. `loss` is data that the log
-    has lost since the last export, if the export continues. With an `exchange`, data files are
-    staged, and replace others once all are complete. `read` has the offsets to export, and
-    `missing` the offsets among them that no log has. `end_damage` is damage at the end of the log,
-    which a continued export may not read again.
+    Attributes
+    ----------
+    state : ExportState, optional
+        The current state; a failed partition may have none.
+    tasks : list of SplitTask
+        The splits, in order of offsets.
+    begin_offset : int, optional
+        Offsets from this one on are new.
+    failure : ReportedError, optional
+        Why the export failed or is incomplete.
+    is_retriable : bool
+        The environment caused the failure.
+    is_rejected : bool
+        The table, or the data files for the table, cannot be used.
+    loss : ReportedError, optional
+        Data that the log has lost since the last export, if the export continues.
+    replacement : FileReplacement, optional
+        Data files are staged, and replace these files once all of them are complete.
+    read : ReadPartition, optional
+        The offsets to export.
+    missing : MissingOffsets
+        The offsets in `read` that no log has.
+    end_damage : ReportedError, optional
+        Damage at the end of the log, which a continued export may not read again.
     """
 
     partition: TopicPartition
     folder: str
     state: ExportState | None = None
-    works: list[SplitWork] = field(default_factory=list)
+    tasks: list[SplitTask] = field(default_factory=list)
     begin_offset: int | None = None
-    failure: LeftOut | None = None
+    failure: ReportedError | None = None
     is_retriable: bool = False
     is_rejected: bool = False
-    loss: LeftOut | None = None
-    exchange: Exchange | None = None
+    loss: ReportedError | None = None
+    replacement: FileReplacement | None = None
     read: ReadPartition | None = None
     missing: MissingOffsets = field(default_factory=MissingOffsets)
-    end_damage: LeftOut | None = None
+    end_damage: ReportedError | None = None
     _results: dict[int, SplitResult] = field(default_factory=dict)
-    _done: int = 0
+    _completed_count: int = 0
 
     def add_commit_error(self, error: KafkaIndexError) -> None:
-        """Report an error of the commit to the table, unless the export failed before."""
+        """Report an error of the commit to the table, unless an earlier failure is reported."""
         if self.failure is None:
-            self.failure = LeftOut.of(error)
+            self.failure = ReportedError.from_error(error)
         if is_retriable(error):
             self.is_retriable = True
         else:
@@ -131,145 +168,156 @@ class PartitionExport:
         export_state(self.folder).write(self.state)
 
     def add(self, result: SplitResult) -> None:
-        """Add the result of a split, and write the exported offsets up to the first gap."""
+        """Add the result of a split; if all earlier splits are complete, update the state file."""
         self._results[result.number] = result
-        state = before = self.state
+        state = previous_state = self.state
         assert state is not None  # noqa: S101, because mypy needs it
-        while self._done < len(self.works) and self.failure is None:
-            work = self.works[self._done]
-            found = self._results.get(work.number)
-            if found is None:
+        while self._completed_count < len(self.tasks) and self.failure is None:
+            task = self.tasks[self._completed_count]
+            split_result = self._results.get(task.number)
+            if split_result is None:
                 break
-            if found.failure is not None:
-                self.failure, self.is_retriable = found.failure, found.is_retriable
+            if split_result.failure is not None:
+                self.failure, self.is_retriable = split_result.failure, split_result.is_retriable
                 break
-            state = _extended(state, work, found)
-            self._done += 1
-        if state != before:
+            state = _extend_state(state, task, split_result)
+            self._completed_count += 1
+        if state != previous_state:
             export_state(self.folder).write(state)
             self.state = state
 
     def finish(self) -> None:
-        """Move staged files to their final place, if all of them are complete.
+        """Replace data files by the staged files, if all staged files are complete.
 
-        Raises `PublishError` if that fails; the next run continues.
+        Raises `PublishError` if the replacement fails; the next run continues it.
         """
-        is_whole = self.failure is None and self._done == len(self.works)
-        if self.exchange is None or self.state is None or not is_whole or self.state.damaged:
+        is_complete = self.failure is None and self._completed_count == len(self.tasks)
+        if self.replacement is None or self.state is None or not is_complete or self.state.damaged:
             return
-        _take_place(self.exchange, self.state)
+        _replace_data_files(self.replacement, self.state)
 
     def find_missing(self, finder: GapFinder) -> None:
         """Find the missing offsets of the log, once its splits are exported."""
         if self.read is not None and self.failure is None:
-            new = [work for work in self.works if not work.is_repeated]
-            seen = [log for work in new for log in self._results[work.number].seen]
-            self.missing = finder.find(self.read, seen)
+            new_tasks = [task for task in self.tasks if not task.is_repeated]
+            seen_logs = [log for task in new_tasks for log in self._results[task.number].seen]
+            self.missing = finder.find(self.read, seen_logs)
 
     def report(self) -> PartitionReport:
         """Return the row of the report."""
-        done = [self._results[work.number] for work in self.works[: self._done]]
-        shown = [one for result in done for one in result.left_out]
+        results = [self._results[task.number] for task in self.tasks[: self._completed_count]]
+        shown_ranges = [
+            skipped_range for result in results for skipped_range in result.skipped_ranges
+        ]
         # Damage between two splits is read by both.
-        left_out = list(dict.fromkeys(shown))
-        count = sum(result.left_out_count for result in done) - len(shown) + len(left_out)
-        if not left_out and self.end_damage is not None:
-            left_out, count = [self.end_damage], 1
-        status = ExportStatus.EXPORTED if self.works else ExportStatus.UNCHANGED
+        skipped_ranges = list(dict.fromkeys(shown_ranges))
+        duplicates = len(shown_ranges) - len(skipped_ranges)
+        count = sum(result.skipped_count for result in results) - duplicates
+        if not skipped_ranges and self.end_damage is not None:
+            skipped_ranges, count = [self.end_damage], 1
+        status = ExportStatus.EXPORTED if self.tasks else ExportStatus.UNCHANGED
         if self.loss is not None:
-            is_restart = self.exchange is not None and self.exchange.is_restart
+            is_restart = self.replacement is not None and self.replacement.is_restart
             status = ExportStatus.RESTARTED if is_restart else ExportStatus.CONTINUED
         if self.failure is not None:
             status = ExportStatus.FAILED
-        elif left_out or self.missing.lost:
+        elif skipped_ranges or self.missing.lost:
             status = ExportStatus.DAMAGED
-        loss, shorter = self.loss, self._shorter_end
-        if loss is not None and shorter is not None:
-            reason = f"{loss.reason}; the previous export, up to offset {shorter}, was longer"
+        loss, replaced_end_offset = self.loss, self._replaced_end_offset
+        if loss is not None and replaced_end_offset is not None:
+            reason = (
+                f"{loss.reason}. The previous export was longer and ended at offset "
+                f"{replaced_end_offset}"
+            )
             loss = replace(loss, reason=reason)
-        lost = [LeftOut.of(gap.error()) for gap in self.missing.lost]
-        place = self.failure or next(iter([*left_out, *filter(None, [loss]), *lost]), None)
+        lost = [ReportedError.from_error(gap.error()) for gap in self.missing.lost]
+        candidates = [self.failure, *skipped_ranges, loss, *lost]
+        reported_error = next(filter(None, candidates), None)
         return PartitionReport(
             self.partition.topic,
             self.partition.partition,
             status,
             self.begin_offset,
             None if self.state is None else self.state.next_offset,
-            sum(result.records for result in done),
-            sum(result.files for result in done),
-            sum(result.size_bytes for result in done),
+            sum(result.records for result in results),
+            sum(result.files for result in results),
+            sum(result.size_bytes for result in results),
             count,
-            None if place is None else place.path,
-            None if place is None else place.position_bytes,
-            None if place is None else place.reason,
+            None if reported_error is None else reported_error.path,
+            None if reported_error is None else reported_error.position_bytes,
+            None if reported_error is None else reported_error.reason,
             self.is_retriable,
             self.missing,
-            shorter is not None,
-            _sum_counts(done),
+            replaced_end_offset is not None,
+            _sum_decode_counts(results),
             self.is_rejected,
         )
 
     @property
-    def _shorter_end(self) -> int | None:
-        """The end of the previous export, if a shorter export replaces it."""
-        exchange, state = self.exchange, self.state
-        if exchange is None or state is None:
+    def _replaced_end_offset(self) -> int | None:
+        """The end offset of the previous export, if a shorter export replaces it."""
+        if self.replacement is None or self.state is None:
             return None
-        before = exchange.before.next_offset
-        return before if state.next_offset < before else None
+        previous_end_offset = self.replacement.before.next_offset
+        return previous_end_offset if self.state.next_offset < previous_end_offset else None
 
 
-def _sum_counts(results: Iterable[SplitResult]) -> dict[str, int]:
+def _sum_decode_counts(results: Iterable[SplitResult]) -> dict[str, int]:
     """Return the number of keys and values that did not decode, keyed by error code."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for result in results:
-        found.update(result.decode_counts)
-    return dict(found)
+        counts.update(result.decode_counts)
+    return dict(counts)
 
 
-def _extended(state: ExportState, work: SplitWork, result: SplitResult) -> ExportState:
+def _extend_state(state: ExportState, task: SplitTask, result: SplitResult) -> ExportState:
     """Return a state that also covers a split."""
-    if result.is_kept:
+    if result.is_unchanged:
         return state
     if state.files is not None:
         state = replace(state, files=state.files + result.files)
-    others = [
-        one
-        for one in state.damaged
-        if one.end_offset <= work.first_offset or one.first_offset >= work.end_offset
+    damaged_ranges = [
+        damaged_range
+        for damaged_range in state.damaged
+        if damaged_range.end_offset <= task.first_offset
+        or damaged_range.first_offset >= task.end_offset
     ]
-    if result.left_out_count and work.first_offset < work.end_offset:
-        others.append(DamagedRange(work.first_offset, work.end_offset, result.records))
-    damaged = sorted(others, key=lambda one: one.first_offset)
-    if work.is_repeated:
-        state = replace(state, damaged=tuple(damaged))
-        return state if not work.revision else _with_replaced(state, work)
+    if result.skipped_count and task.first_offset < task.end_offset:
+        damaged_ranges.append(DamagedRange(task.first_offset, task.end_offset, result.records))
+    sorted_ranges = sorted(damaged_ranges, key=lambda damaged_range: damaged_range.first_offset)
+    if task.is_repeated:
+        state = replace(state, damaged=tuple(sorted_ranges))
+        return state if not task.revision else _add_replaced_range(state, task)
     batches = state.batches
-    last = result.last_batch
+    last_batch = result.last_batch
     # Damage may hide the end of the split.
-    if last is not None and last.last_offset < work.end_offset:
-        batches = thinned((*batches, replace(last, end_offset=work.end_offset)))
-    return replace(state, next_offset=work.end_offset, damaged=tuple(damaged), batches=batches)
+    if last_batch is not None and last_batch.last_offset < task.end_offset:
+        batches = thin_out((*batches, replace(last_batch, end_offset=task.end_offset)))
+    return replace(
+        state, next_offset=task.end_offset, damaged=tuple(sorted_ranges), batches=batches
+    )
 
 
-def _with_replaced(state: ExportState, work: SplitWork) -> ExportState:
+def _add_replaced_range(state: ExportState, task: SplitTask) -> ExportState:
     """Return a state in which the files of a repeated split replace its files in a table."""
-    one = ReplacedRange(work.first_offset, work.end_offset, work.revision)
-    return replace(state, revision=work.revision, replaced=(*state.replaced, one))
+    replaced_range = ReplacedRange(task.first_offset, task.end_offset, task.revision)
+    return replace(state, revision=task.revision, replaced=(*state.replaced, replaced_range))
 
 
 def data_files(folder: str) -> Iterator[DataFileInfo]:
     """Yield the data files of a partition."""
-    for path in _files_of(folder):
-        found = _NAME.fullmatch(os.path.basename(path))
-        if found is not None:
-            numbers = (int(found[name] or 0) for name in ("first", "last", "revision"))
-            yield DataFileInfo(path, *numbers)
+    for path in _list_files(folder):
+        name_match = _NAME.fullmatch(os.path.basename(path))
+        if name_match is not None:
+            offsets_and_revision = (
+                int(name_match[name] or 0) for name in ("first", "last", "revision")
+            )
+            yield DataFileInfo(path, *offsets_and_revision)
 
 
 def remove_uncovered_files(folder: str, state: ExportState) -> None:
     """Remove the data files of a killed run, which the state does not cover."""
-    _remove(folder, [file.path for file in data_files(folder) if not is_covered(file, state)])
+    _delete(folder, [file.path for file in data_files(folder) if not is_covered(file, state)])
 
 
 def is_covered(file: DataFileInfo, state: ExportState) -> bool:
@@ -283,35 +331,35 @@ def remove_data_files(
     folder: str, first_offset: int, end_offset: int, *, keep: Iterable[str]
 ) -> None:
     """Remove the data files that begin within a range of offsets and are not in `keep`."""
-    kept = set(keep)
-    remove = [
+    kept_paths = set(keep)
+    removed_paths = [
         file.path
         for file in data_files(folder)
-        if first_offset <= file.first_offset < end_offset and file.path not in kept
+        if first_offset <= file.first_offset < end_offset and file.path not in kept_paths
     ]
-    _remove(folder, remove)
+    _delete(folder, removed_paths)
 
 
 def remove_scratch_files(folder: str) -> None:
     """Remove the unfinished files of killed runs, while the lock of the output is held."""
     if store_of(folder).stages_locally:
-        found = _files_of(folder)
-        _remove(folder, [path for path in found if is_scratch(os.path.basename(path))])
+        paths = _list_files(folder)
+        _delete(folder, [path for path in paths if is_scratch(os.path.basename(path))])
 
 
-def _files_of(folder: str) -> list[str]:
+def _list_files(folder: str) -> list[str]:
     if not directory_exists(folder):
         return []
-    found = []
+    paths = []
     for entry in scan_directory(folder):
         if not entry.is_directory():
-            found.append(entry.path)
+            paths.append(entry.path)
         elif _DATE_FOLDER.fullmatch(entry.name):
-            found += [one.path for one in scan_directory(entry.path) if not one.is_directory()]
-    return found
+            paths += [file.path for file in scan_directory(entry.path) if not file.is_directory()]
+    return paths
 
 
-def _remove(folder: str, paths: list[str]) -> None:
+def _delete(folder: str, paths: list[str]) -> None:
     if paths:
         store_of(folder).delete(paths)
 
@@ -321,69 +369,79 @@ def staged_folder(folder: str) -> str:
     return os.path.join(folder, _STAGED)
 
 
-def drop_staged(folder: str) -> None:
+def remove_staged_files(folder: str) -> None:
     """Remove the staged files of a partition; raises `PublishError` if that fails."""
-    staged = staged_folder(folder)
-    if not directory_exists(staged):
+    staging_folder = staged_folder(folder)
+    if not directory_exists(staging_folder):
         return
-    # The state first: files without a state are never used.
-    export_state(staged).remove()
-    store_of(folder).delete_tree(staged)
+    # The state is removed first: files without a state are never used.
+    export_state(staging_folder).remove()
+    store_of(folder).delete_tree(staging_folder)
 
 
-def _take_place(exchange: Exchange, staged: ExportState) -> None:
-    """Replace data files by staged files, with their state; a killed exchange is continued."""
-    folder, before, from_offset = exchange.folder, exchange.before, exchange.from_offset
-    new = set(_staged_files(folder).values())
+def _replace_data_files(replacement: FileReplacement, staged_state: ExportState) -> None:
+    """Replace data files by staged files, and update the state; the next run continues this."""
+    folder, previous_state, from_offset = (
+        replacement.folder,
+        replacement.before,
+        replacement.from_offset,
+    )
+    new_names = set(_list_staged_files(folder).values())
     # Files of another revision are in a table, and its readers need them until the next commit.
-    old = {
+    old_names = {
         os.path.relpath(file.path, folder)
         for file in data_files(folder)
-        if file.first_offset >= from_offset and file.revision == staged.revision
+        if file.first_offset >= from_offset and file.revision == staged_state.revision
     }
-    kept = before.first_offset < from_offset
+    keeps_earlier_files = previous_state.first_offset < from_offset
     state = replace(
-        staged,
-        first_offset=before.first_offset if kept else staged.first_offset,
+        staged_state,
+        first_offset=previous_state.first_offset
+        if keeps_earlier_files
+        else staged_state.first_offset,
         damaged=(
-            *(one for one in before.damaged if one.end_offset <= from_offset),
-            *staged.damaged,
+            *(damage for damage in previous_state.damaged if damage.end_offset <= from_offset),
+            *staged_state.damaged,
         ),
         batches=(
-            *(one for one in before.batches if one.end_offset <= from_offset),
-            *staged.batches,
+            *(batch for batch in previous_state.batches if batch.end_offset <= from_offset),
+            *staged_state.batches,
         ),
-        superseded=tuple(sorted(old - new)),
+        superseded=tuple(sorted(old_names - new_names)),
         replaced=(
-            *(one for one in before.replaced if one.first_offset < from_offset),
-            *staged.replaced,
+            *(
+                old_range
+                for old_range in previous_state.replaced
+                if old_range.first_offset < from_offset
+            ),
+            *staged_state.replaced,
         ),
     )
     export_state(folder).write(state)
-    finish_exchange(folder, state)
+    finish_replacement(folder, state)
 
 
-def finish_exchange(folder: str, state: ExportState) -> ExportState:
-    """Complete an exchange, even if it was interrupted; return the resulting state."""
+def finish_replacement(folder: str, state: ExportState) -> ExportState:
+    """Complete a replacement, even an interrupted one; return the resulting state."""
     store = store_of(folder)
     store.delete([os.path.join(folder, name) for name in state.superseded or ()])
-    touched = {folder}
-    for path, name in _staged_files(folder).items():
+    changed_folders = {folder}
+    for path, name in _list_staged_files(folder).items():
         target = os.path.join(folder, name)
         store.make_directory(os.path.dirname(target))
         store.rename(path, target)
-        touched.add(os.path.dirname(target))
-    store.make_durable(touched, "make the data files durable")
+        changed_folders.add(os.path.dirname(target))
+    store.make_durable(changed_folders, "make the data files durable")
     state = replace(state, superseded=None)
     export_state(folder).write(state)
-    drop_staged(folder)
+    remove_staged_files(folder)
     return state
 
 
-def _staged_files(folder: str) -> dict[str, str]:
+def _list_staged_files(folder: str) -> dict[str, str]:
     """Return the staged data files, with their final paths relative to the folder."""
-    staged = staged_folder(folder)
+    staging_folder = staged_folder(folder)
     return {
-        file.path: os.path.relpath(file.path, staged).removesuffix(STAGED_ENDING)
-        for file in data_files(staged)
+        file.path: os.path.relpath(file.path, staging_folder).removesuffix(STAGED_ENDING)
+        for file in data_files(staging_folder)
     }

@@ -12,25 +12,25 @@ from kafka_index.commands.export.export_state import (
     DataLoss,
     ExportState,
     ReplacedRange,
+    continue_hint,
     export_state,
     find_loss,
-    option_again,
+    format_option,
     state_options,
-    value_text,
 )
 from kafka_index.commands.export.partition_export import (
-    Exchange,
+    FileReplacement,
     PartitionExport,
-    SplitWork,
+    SplitTask,
     data_files,
-    drop_staged,
-    finish_exchange,
+    finish_replacement,
     remove_scratch_files,
+    remove_staged_files,
     remove_uncovered_files,
     staged_folder,
 )
 from kafka_index.commands.export.request import OnDataLoss
-from kafka_index.commands.export.result import LeftOut
+from kafka_index.commands.export.result import ReportedError
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import (
     CorruptLogError,
@@ -63,14 +63,14 @@ class ExportPlan:
     partitions: tuple[PartitionExport, ...]
 
     @property
-    def works(self) -> list[SplitWork]:
+    def tasks(self) -> list[SplitTask]:
         """The splits of all partitions, in order of their numbers."""
-        return [work for partition in self.partitions for work in partition.works]
+        return [task for partition in self.partitions for task in partition.tasks]
 
     @property
-    def partition_of(self) -> dict[int, PartitionExport]:
+    def export_by_split(self) -> dict[int, PartitionExport]:
         """The partition of each split, keyed by split number."""
-        return {work.number: one for one in self.partitions for work in one.works}
+        return {task.number: partition for partition in self.partitions for task in partition.tasks}
 
 
 def plan_export(
@@ -88,39 +88,45 @@ def plan_export(
     """
     if starting_offsets is not None:
         _check_starts(files, starting_offsets)
-    planned, number = [], 0
+    exports, next_number = [], 0
     choice = to_choice(OnDataLoss, on_data_loss, "on_data_loss")
-    for own in files:
-        starts = (starting_offsets or {}).get(own.topic, {})
-        start = starts.get(own.partition, EARLIEST)
-        one = _PartitionPlan(own, settings, start, choice, split_bytes).plan(number)
-        number += len(one.works)
-        planned.append(one)
-    return ExportPlan(tuple(planned))
+    for partition_files in files:
+        topic_offsets = (starting_offsets or {}).get(partition_files.topic, {})
+        start_offset = topic_offsets.get(partition_files.partition, EARLIEST)
+        export = _PartitionPlan(partition_files, settings, start_offset, choice, split_bytes).plan(
+            next_number
+        )
+        next_number += len(export.tasks)
+        exports.append(export)
+    return ExportPlan(tuple(exports))
 
 
 def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[int, int]]) -> None:
     """Raise `InputError` if offsets are for other partitions, as Spark's Kafka source does."""
-    found = {TopicPartition(one.topic, one.partition).directory_name for one in files}
-    given = {
-        TopicPartition(topic, number).directory_name
-        for topic, numbers in starts.items()
-        for number in numbers
+    input_partitions = {
+        TopicPartition(partition.topic, partition.partition).directory_name for partition in files
     }
-    latest = [(topic, one) for topic, own in starts.items() for one in own if own[one] == LATEST]
+    start_offsets = {
+        TopicPartition(topic, number).directory_name: offset
+        for topic, offsets in starts.items()
+        for number, offset in offsets.items()
+    }
+    latest = [partition for partition, offset in start_offsets.items() if offset == LATEST]
     if latest:
         raise InputError(
             "an export cannot begin at the latest offset",
-            expected=f"0 or more, or {EARLIEST} for the first",
-            found=f"{LATEST} for {TopicPartition(*latest[0]).directory_name}",
+            expected=f"0 or more, or {EARLIEST} for the earliest offset",
+            found=f"{LATEST} for {latest[0]}",
         )
-    if found != given:
-        missing, other = sorted(found - given), sorted(given - found)
+    missing = sorted(input_partitions - start_offsets.keys())
+    unknown = sorted(start_offsets.keys() - input_partitions)
+    if missing or unknown:
         raise InputError(
-            "the starting offsets are not for the same partitions as the input",
+            "the starting offsets and the input have different partitions",
             expected=", ".join(missing) or None,
-            found=", ".join(other) or None,
-            hint="list each partition once (-2 is its first offset); use --topics to select topics",
+            found=", ".join(unknown) or None,
+            hint="list each partition once (-2 is the earliest offset); give --topics to select "
+            "topics",
         )
 
 
@@ -144,57 +150,64 @@ class _PartitionPlan:
         self._partition = TopicPartition(files.topic, files.partition)
         self._folder = settings.folder_of(self._partition)
 
-    def plan(self, number: int) -> PartitionExport:
+    def plan(self, first_number: int) -> PartitionExport:
         """Return the plan of the partition; its first split has this number."""
         files, folder = self._files, self._folder
-        known = export_state(folder).read()
-        _check_folder(folder, known, state_options(self._settings))
+        earlier_state = export_state(folder).read()
+        _check_folder(folder, earlier_state, state_options(self._settings))
         remove_scratch_files(folder)
-        if known is not None and known.superseded is not None:
-            known = finish_exchange(folder, known)
-        state = _state_to_extend(files, known, self._settings, self._start)
+        if earlier_state is not None and earlier_state.superseded is not None:
+            earlier_state = finish_replacement(folder, earlier_state)
+        state = _state_to_extend(files, earlier_state, self._settings, self._start)
         export = PartitionExport(self._partition, folder)
         end_offset = None
         try:
-            if known is None:
+            if earlier_state is None:
                 state = replace(state, topic_id=_topic_id(files))
             with PartitionLog(
                 files,
                 config=IndexConfig(),
                 max_decompressed_bytes=self._read.max_decompressed_bytes,
             ) as log:
-                damaged = find_damaged_end(log)
-                end_offset = log.end_offset if damaged is None else damaged.end_offset
+                damage = find_damaged_end(log)
+                end_offset = log.end_offset if damage is None else damage.end_offset
                 _refuse_last_offset(log, end_offset)
                 loss = None
-                if known is not None:
-                    loss = self._loss(log, state, None if damaged else end_offset)
+                if earlier_state is not None:
+                    loss = self._find_loss(log, state, None if damage else end_offset)
                 if loss is not None:
-                    export = self._after_loss(log, state, loss, end_offset)
+                    export = self._plan_after_loss(log, state, loss, end_offset)
                 else:
-                    drop_staged(folder)
+                    remove_staged_files(folder)
                     export.state = state
-                export.end_damage = None if damaged is None else LeftOut.of(damaged.error)
+                export.end_damage = (
+                    None if damage is None else ReportedError.from_error(damage.error)
+                )
                 if export.state is not None:
-                    self._add_works(export, log, number, end_offset, is_damaged=damaged is not None)
+                    self._add_tasks(
+                        export, log, first_number, end_offset, is_damaged=damage is not None
+                    )
         except KafkaIndexError as error:
             export = PartitionExport(self._partition, folder)
-            export.failure, export.is_retriable = LeftOut.of(error), is_retriable(error)
-        if known is None and end_offset is not None and self._start > end_offset:
+            export.failure, export.is_retriable = (
+                ReportedError.from_error(error),
+                is_retriable(error),
+            )
+        if earlier_state is None and end_offset is not None and self._start > end_offset:
             raise InputError(
-                "the log does not have the starting offset",
+                "the starting offset is after the log end offset",
                 path=files.segments[0].partition_directory,
                 expected=f"{end_offset} or less",
                 found=self._start,
-                hint="correct it in the file of --offsets",
+                hint="correct the offset in the file of --offsets",
             )
         return export
 
-    def _add_works(
+    def _add_tasks(
         self,
         export: PartitionExport,
         log: PartitionLog,
-        number: int,
+        first_number: int,
         end_offset: int,
         *,
         is_damaged: bool,
@@ -202,92 +215,103 @@ class _PartitionPlan:
         """Add the splits of damaged ranges, and of new records."""
         state, folder = export.state, export.folder
         assert state is not None  # noqa: S101, because mypy needs it
-        export.begin_offset = first = state.next_offset
+        export.begin_offset = begin_offset = state.next_offset
         remove_uncovered_files(folder, state)
-        for part in state.damaged:
-            # Retention has deleted these records since.
-            if part.first_offset < log.log_start_offset:
+        for damaged_range in state.damaged:
+            # Retention has deleted these records since their export.
+            if damaged_range.first_offset < log.log_start_offset:
                 continue
             # One split of any size: the data files of a range are replaced together.
-            _, splits = _splits(log, part.first_offset, part.end_offset, self._read, None)
-            export.works += [
-                SplitWork(
-                    number + len(export.works),
+            _, splits = _split_log(
+                log, damaged_range.first_offset, damaged_range.end_offset, self._read, None
+            )
+            export.tasks += [
+                SplitTask(
+                    first_number + len(export.tasks),
                     split,
                     folder,
-                    part.first_offset,
-                    part.end_offset,
+                    damaged_range.first_offset,
+                    damaged_range.end_offset,
                     is_repeated=True,
-                    records_before=part.records,
+                    records_before=damaged_range.records,
                     revision=self._next_revision(state),
                 )
                 for split in splits
             ]
         is_first = state.next_offset == max(log.log_start_offset, self._start)
-        starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(first)
-        new: list[RecordSplit] = []
+        starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(begin_offset)
+        new_splits: list[RecordSplit] = []
         # Damage is read even if there are no new records before it: the report lists it.
-        if is_damaged or first < end_offset:
-            end, new = _splits(log, first, LATEST, self._read, self._split_bytes)
-            end = max(end_offset if end is None else end, first)
-            revision = state.revision_at(first)
-            export.works += _works(new, number + len(export.works), folder, first, end, revision)
-        export.read = read_partition(self._files, ReadBounds(starts), new) or ReadPartition(
-            self._files, first
+        if is_damaged or begin_offset < end_offset:
+            new_end_offset, new_splits = _split_log(
+                log, begin_offset, LATEST, self._read, self._split_bytes
+            )
+            new_end_offset = max(
+                end_offset if new_end_offset is None else new_end_offset, begin_offset
+            )
+            revision = state.revision_at(begin_offset)
+            next_number = first_number + len(export.tasks)
+            export.tasks += _plan_new_tasks(
+                new_splits, next_number, folder, begin_offset, new_end_offset, revision
+            )
+        export.read = read_partition(self._files, ReadBounds(starts), new_splits) or ReadPartition(
+            self._files, begin_offset
         )
-        if export.exchange is not None:
-            export.works = [replace(work, is_staged=True) for work in export.works]
+        if export.replacement is not None:
+            export.tasks = [replace(task, is_staged=True) for task in export.tasks]
 
-    def _loss(
+    def _find_loss(
         self, log: PartitionLog, state: ExportState, end_offset: int | None
     ) -> DataLoss | None:
-        """Return how the log differs from the exported one."""
+        """Return how the log differs from the exported log; None if it agrees."""
         topic_id = _topic_id(self._files)
         if topic_id is not None and state.topic_id not in (None, topic_id):
             return DataLoss(
-                "the topic was deleted and created again since it was exported (expected topic id "
+                "the topic was deleted and created again after its export (expected topic ID "
                 f"{state.topic_id}, found {topic_id})",
                 None,
             )
         return find_loss(log, state.batches, state.next_offset, end_offset)
 
-    def _after_loss(
+    def _plan_after_loss(
         self, log: PartitionLog, state: ExportState, loss: DataLoss, end_offset: int
     ) -> PartitionExport:
-        """Return the plan of a partition whose log is not the exported one."""
-        place = LeftOut(self._files.segments[0].partition_directory, None, loss.reason)
-        export = PartitionExport(self._partition, self._folder, loss=place)
+        """Return the plan of a partition whose log differs from the exported log."""
+        reported_loss = ReportedError(
+            self._files.segments[0].partition_directory, None, loss.reason
+        )
+        export = PartitionExport(self._partition, self._folder, loss=reported_loss)
         is_restart = self._on_data_loss is OnDataLoss.RESTART
         if self._on_data_loss is OnDataLoss.FAIL:
             hint = "give --on-data-loss continue or restart, or another --output"
-            export.failure = replace(place, reason=f"{loss.reason}; {hint}")
+            export.failure = replace(reported_loss, reason=f"{loss.reason}; {hint}")
             return export
         if loss.is_gap and not is_restart:
             export.state = replace(state, next_offset=log.log_start_offset)
             return export
-        start = max(log.log_start_offset, self._start if is_restart else 0)
-        from_offset = 0 if is_restart else start
+        start_offset = max(log.log_start_offset, self._start if is_restart else 0)
+        from_offset = 0 if is_restart else start_offset
         if not is_restart and loss.agreed_offset is not None:
-            from_offset, start = loss.agreed_offset, max(loss.agreed_offset, start)
-            if end_offset <= start:
+            from_offset, start_offset = loss.agreed_offset, max(loss.agreed_offset, start_offset)
+            if end_offset <= start_offset:
                 # All records of the log were exported.
                 return export
-        across = [
+        straddling_paths = [
             file.path
             for file in data_files(self._folder)
-            if file.first_offset < start <= file.last_offset
+            if file.first_offset < start_offset <= file.last_offset
             and file.revision == state.revision_at(file.first_offset)
         ]
-        if across and not is_restart and from_offset == start:
+        if straddling_paths and not is_restart and from_offset == start_offset:
             export.failure = replace(
-                place,
-                reason=f"{loss.reason}; {across[0]} has offsets from before the log begins, and "
-                "cannot be replaced in part: give --on-data-loss restart, or another --output",
+                reported_loss,
+                reason=f"{loss.reason}. The log has only some offsets of {straddling_paths[0]}, so "
+                "the file cannot be replaced; give --on-data-loss restart, or another --output",
             )
             return export
         export.folder = staged_folder(self._folder)
-        export.exchange = Exchange(self._folder, state, from_offset, is_restart)
-        export.state = self._staged_state(log, export, start, end_offset)
+        export.replacement = FileReplacement(self._folder, state, from_offset, is_restart)
+        export.state = self._staged_state(log, export, start_offset, end_offset)
         return export
 
     def _next_revision(self, state: ExportState) -> int:
@@ -295,111 +319,127 @@ class _PartitionPlan:
         return state.revision + 1 if self._settings.format.is_table else 0
 
     def _staged_state(
-        self, log: PartitionLog, export: PartitionExport, start: int, end_offset: int
+        self, log: PartitionLog, export: PartitionExport, start_offset: int, end_offset: int
     ) -> ExportState:
         """Return the staged state of a killed run, or a new one."""
-        exchange, staged = export.exchange, export.folder
-        assert exchange is not None  # noqa: S101, because mypy needs it
+        replacement, staging_folder = export.replacement, export.folder
+        assert replacement is not None  # noqa: S101, because mypy needs it
         topic_id = _topic_id(self._files)
         options = state_options(self._settings)
-        found = export_state(staged).read()
-        new = ExportState(options, start, start, topic_id, files=exchange.before.files)
-        revision = self._next_revision(exchange.before)
+        staged_state = export_state(staging_folder).read()
+        new_state = ExportState(
+            options, start_offset, start_offset, topic_id, files=replacement.before.files
+        )
+        revision = self._next_revision(replacement.before)
         if revision:
-            every = ReplacedRange(exchange.from_offset, INT64_MAX, revision)
-            new = replace(new, revision=revision, replaced=(every,))
-        if found is not None:
-            known = (found.options, found.first_offset, found.topic_id, found.replaced[:1])
-            same = known == (options, start, topic_id, new.replaced)
-            if same and find_loss(log, found.batches, found.next_offset, end_offset) is None:
-                remove_scratch_files(staged)
-                return found
-        drop_staged(self._folder)
-        return new
+            replaced_range = ReplacedRange(replacement.from_offset, INT64_MAX, revision)
+            new_state = replace(new_state, revision=revision, replaced=(replaced_range,))
+        if staged_state is not None:
+            has_same_plan = (
+                staged_state.options == options
+                and staged_state.first_offset == start_offset
+                and staged_state.topic_id == topic_id
+                and staged_state.replaced[:1] == new_state.replaced
+            )
+            batches, next_offset = staged_state.batches, staged_state.next_offset
+            if has_same_plan and find_loss(log, batches, next_offset, end_offset) is None:
+                remove_scratch_files(staging_folder)
+                return staged_state
+        remove_staged_files(self._folder)
+        return new_state
 
 
 def _refuse_last_offset(log: PartitionLog, end_offset: int) -> None:
-    """Raise `CorruptLogError` if a batch ends at the largest offset: no offset comes after it."""
-    last = log.segments[-1]
-    is_at_limit = last.base_offset > INT64_MAX - INT32_MAX and last.file.log_size_bytes > 0
-    if is_at_limit and end_offset <= last.base_offset:
+    """Raise `CorruptLogError` if a batch ends at the largest int64 offset."""
+    last_segment = log.segments[-1]
+    is_at_limit = (
+        last_segment.base_offset > INT64_MAX - INT32_MAX and last_segment.file.log_size_bytes > 0
+    )
+    if is_at_limit and end_offset <= last_segment.base_offset:
         raise CorruptLogError(
-            f"its last offset is {INT64_MAX}: a broker computes {end_offset} as the log end offset",
-            path=last.file.log_path,
+            f"the last offset of the log is {INT64_MAX}, and the log end offset overflows to "
+            f"{end_offset}",
+            path=last_segment.file.log_path,
         )
 
 
-def _splits(
-    log: PartitionLog, first: int, end: int, read: ReadSettings, split_bytes: int | None
+def _split_log(
+    log: PartitionLog,
+    first_offset: int,
+    end_offset: int,
+    read: ReadSettings,
+    split_bytes: int | None,
 ) -> tuple[int | None, list[RecordSplit]]:
-    """Return the end of the offsets that can be exported by now, and their splits."""
-    offsets = resolve_range(log, ReadBounds(Bound(first), Bound(end)), read)
+    """Return the end of the offsets that can be exported now, and the splits of these offsets."""
+    offsets = resolve_range(log, ReadBounds(Bound(first_offset), Bound(end_offset)), read)
     return offsets.end_offset, list(split_range(log, offsets, read, max_split_bytes=split_bytes))
 
 
-def _works(
+def _plan_new_tasks(
     splits: Sequence[RecordSplit],
-    number: int,
+    first_number: int,
     folder: str,
     first_offset: int,
     end_offset: int,
     revision: int,
-) -> Iterator[SplitWork]:
+) -> Iterator[SplitTask]:
     if not splits:
         return
     # The first split covers deleted offsets before the log start, too.
     # If damage hides the first offset, older records are read again.
     inner = (min(max(split.start_offset, first_offset), end_offset) for split in splits[1:])
     starts = [first_offset, *inner]
-    for split, (first, end) in zip(splits, pairwise([*starts, end_offset]), strict=True):
-        yield SplitWork(number, split, folder, first, end, revision=revision)
-        number += 1
+    for split, (split_start, split_end) in zip(
+        splits, pairwise([*starts, end_offset]), strict=True
+    ):
+        yield SplitTask(first_number, split, folder, split_start, split_end, revision=revision)
+        first_number += 1
 
 
-def _check_folder(folder: str, known: ExportState | None, options: Mapping[str, object]) -> None:
-    """Raise `InputError` if this export cannot continue a folder."""
-    if known is None:
+def _check_folder(folder: str, state: ExportState | None, options: Mapping[str, object]) -> None:
+    """Raise `InputError` if the folder has another export, or files of another origin."""
+    if state is None:
         for file in data_files(folder):
             raise InputError(
-                "the folder of this data file has no state file of an export",
+                "the folder contains this data file, but no state file of an export",
                 path=file.path,
                 hint="choose another --output",
             )
         return
     # Options of typed columns are omitted if there are no typed columns.
-    names = dict.fromkeys((*options, *(name for name in known.options if name in DECODE_OPTIONS)))
-    differing = [name for name in names if known.options.get(name) != options.get(name)]
+    names = dict.fromkeys((*options, *(name for name in state.options if name in DECODE_OPTIONS)))
+    differing = [name for name in names if state.options.get(name) != options.get(name)]
     if "to_ms" in differing:
-        # With only an end, the start is 0, and differs from none as well.
+        # Without --from, the start is 0 if --to is given, and none otherwise. Report --to first.
         differing.sort(key=lambda name: name == "from_ms" and not options[name])
     for name in differing:
         raise InputError(
             f"the partition was exported with another value of {OPTION_NAMES[name]}",
             path=folder,
-            expected=value_text(name, known.options.get(name)),
-            found=value_text(name, options.get(name)),
-            hint=f"{option_again(known.options, name)} to continue that export, or give another "
+            expected=format_option(name, state.options.get(name)),
+            found=format_option(name, options.get(name)),
+            hint=f"{continue_hint(state.options, name)} to continue that export, or give another "
             "--output",
         )
 
 
 def _state_to_extend(
-    files: PartitionFiles, known: ExportState | None, settings: ExportSettings, start: int
+    files: PartitionFiles, state: ExportState | None, settings: ExportSettings, start_offset: int
 ) -> ExportState:
-    """Return the known state, or a new one."""
-    if known is None:
+    """Return the state in the folder, or a new state for a first export."""
+    if state is None:
         # The earliest offset is negative.
-        first = max(files.log_start_offset, start)
-        return ExportState(state_options(settings), first, first, files=0)
-    if start not in (EARLIEST, known.first_offset):
+        first_offset = max(files.log_start_offset, start_offset)
+        return ExportState(state_options(settings), first_offset, first_offset, files=0)
+    if start_offset not in (EARLIEST, state.first_offset):
         raise InputError(
             "the partition was exported from another starting offset",
             path=settings.folder_of(TopicPartition(files.topic, files.partition)),
-            expected=known.first_offset,
-            found=start,
+            expected=state.first_offset,
+            found=start_offset,
             hint="omit --offsets to continue, or give another --output",
         )
-    return known
+    return state
 
 
 def _topic_id(files: PartitionFiles) -> str | None:
@@ -412,7 +452,7 @@ def _topic_id(files: PartitionFiles) -> str | None:
         if is_retriable(error):
             if isinstance(error, KafkaIndexError):
                 raise
-            reason = f"cannot read the topic id: {error.strerror}"
+            reason = f"cannot read the topic ID: {error.strerror}"
             raise ReadError(reason, path=error.filename or directory) from error
-        # A broker would reject the file, but the records do not depend on it.
+        # A broker would reject partition.metadata, but the records do not depend on this file.
         return None

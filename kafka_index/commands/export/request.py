@@ -50,7 +50,7 @@ class ExportFormat(StrEnum):
 class History(StrEnum):
     """The records of a topic that its table has."""
 
-    #: All of them.
+    #: All records.
     FULL = "full"
     #: The newest record of each key of a partition, unless it is a tombstone.
     LATEST = "latest"
@@ -61,9 +61,9 @@ class OnDataLoss(StrEnum):
 
     #: The partition is not exported.
     FAIL = "fail"
-    #: It is exported from the last common offset, or from the log start offset.
+    #: The partition is exported from the last common offset, or from the log start offset.
     CONTINUE = "continue"
-    #: It is exported again, to a staging directory that replaces the existing files at the end.
+    #: The partition is exported again to a staging directory, which finally replaces the files.
     RESTART = "restart"
 
 
@@ -74,14 +74,14 @@ class ExportRequest(DecodeRequest):
     output: str | None = parameter(
         PathKind(),
         Group.OUTPUT,
-        "Output folder, or its URI. With --format iceberg, it is in the warehouse of the catalog "
-        "by default.",
+        "Output folder or URI. With --format iceberg, the default is a folder in the warehouse of "
+        "the catalog.",
         default=None,
     )
     format: ExportFormat = parameter(
         ChoiceKind(ExportFormat),
         Group.OUTPUT,
-        "Format of the files, or of a table for each topic. Parquet is compressed with zstd.",
+        "Format of the data files, or of a table for each topic. Parquet is compressed with zstd.",
         default=ExportFormat.PARQUET,
     )
     catalog: str | None = parameter(
@@ -100,14 +100,15 @@ class ExportRequest(DecodeRequest):
     history: History = parameter(
         ChoiceKind(History),
         Group.OUTPUT,
-        "Records in a table: all, or only the newest record of each key, without deleted keys.",
+        "Records in a table: all records, or only the newest record of each key without deleted "
+        "keys.",
         default=History.FULL,
     )
     offsets: Mapping[str, Mapping[int, int]] | None = parameter(
         OffsetsKind(),
         Group.SELECTION,
-        "First offset of each partition. FILE has Spark's startingOffsets, or lines of "
-        "topic,partition,offset, as `lookup` writes them.",
+        "First offset of each partition. FILE contains Spark's startingOffsets, or lines of "
+        "topic,partition,offset as `lookup` writes.",
         default=None,
     )
     from_time: Moment | None = from_parameter()
@@ -138,17 +139,17 @@ class ExportRequest(DecodeRequest):
         time_range_ms(self.from_time, self.to_time)
         if self.format is ExportFormat.ICEBERG:
             if self.catalog is None or not self.namespace:
-                self.refuse("{format} iceberg needs {catalog} and {namespace}")
+                self.refuse("{format} iceberg requires {catalog} and {namespace}")
         elif self.catalog is not None or self.namespace is not None:
-            self.refuse("{catalog} and {namespace} need {format} iceberg")
+            self.refuse("{catalog} and {namespace} require {format} iceberg")
         elif self.output is None:
             self.refuse("{output} is required")
         if self.history is History.LATEST and not self.format.is_table:
-            self.refuse("{history} latest needs {format} iceberg or delta")
+            self.refuse("{history} latest requires {format} iceberg or delta")
 
     @property
     def relative_times(self) -> dict[str, str]:
-        """The bounds that are relative to now, as they were given, by ``from_ms`` and ``to_ms``."""
+        """The bounds that are relative to now, as given; the keys are ``from_ms`` and ``to_ms``."""
         bounds = {"from_ms": self.from_time, "to_ms": self.to_time}
         return {
             name: str(moment.given)
@@ -173,7 +174,7 @@ EXPORT = CommandSpec(
     records before they were exported, or if its history changed.
 
     With --format iceberg or delta, OUTPUT/NAME is the table of a topic. Each run commits its
-    complete files, and those that a killed run has left. With --history latest, a table has the
+    complete files, and the complete files of killed runs. With --history latest, a table has the
     newest record of each key. A tombstone deletes the row of its key.
 
     \b
@@ -181,7 +182,7 @@ EXPORT = CommandSpec(
       0   Everything was exported.
       1   Corrupt batches were skipped. The summary and the report list them,
           and the next run reads them again. Or keys or values did not decode.
-      2   Wrong usage, or nothing was found.
+      2   Wrong usage, no input was found, or a table rejected its files.
       3   Retriable failure: permission, disk, memory, network or cluster.
       70  Internal error.
     """,

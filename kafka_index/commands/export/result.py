@@ -1,4 +1,4 @@
-"""The results of an export: of a split, of a partition (a row of the report), and of the run."""
+"""The results of an export, for each split, each partition (a row of the report), and the run."""
 
 from __future__ import annotations
 
@@ -77,24 +77,37 @@ class ExportStatus(StrEnum):
 
 _MEANINGS: Mapping[ExportStatus, tuple[Severity, str]] = {
     ExportStatus.EXPORTED: (GOOD, "new records were exported"),
-    ExportStatus.UNCHANGED: (GOOD, "no new offset"),
-    ExportStatus.DAMAGED: (NOTABLE, "exported, without the corrupt ranges"),
-    ExportStatus.FAILED: (BAD, "not exported to the end"),
-    ExportStatus.CONTINUED: (NOTABLE, "exported, after the log lost data"),
-    ExportStatus.RESTARTED: (NOTABLE, "exported again, after the log lost data"),
+    ExportStatus.UNCHANGED: (GOOD, "the log has no new offsets"),
+    ExportStatus.DAMAGED: (NOTABLE, "records were exported, except corrupt ranges"),
+    ExportStatus.FAILED: (BAD, "the export is incomplete"),
+    ExportStatus.CONTINUED: (NOTABLE, "the export continued after the log lost data"),
+    ExportStatus.RESTARTED: (NOTABLE, "the partition was exported again after the log lost data"),
 }
 _WITH_DATA_LOSS = (ExportStatus.FAILED, ExportStatus.CONTINUED, ExportStatus.RESTARTED)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionReport:
-    """A row of the report: the offsets, the end exclusive, and the files that this run exported.
+    """A row of the report: the offsets and files of a partition that this run exported.
 
-    `left_out` counts skipped corrupt ranges. Path, position and reason describe the first corrupt
-    range, or the failure. `is_retriable`: the environment is at fault for a failure.
-    `missing_offsets` are missing within the range that this run exported. `is_shorter`: the export
-    replaced a longer export. `decode_counts` are the keys and values that did not decode, by code.
-    `is_rejected`: the files were not committed, because the table or the files cannot be used.
+    Attributes
+    ----------
+    first_offset, next_offset : int, optional
+        The offsets, `next_offset` exclusive.
+    left_out : int
+        The number of skipped corrupt ranges.
+    path, position_bytes, reason : optional
+        The first corrupt range, or the failure.
+    is_retriable : bool
+        The environment caused the failure.
+    missing_offsets : MissingOffsets
+        Missing offsets within the range that this run exported.
+    is_shorter : bool
+        This export replaced a longer export.
+    decode_counts : mapping of str to int
+        The number of keys and values that did not decode, by error code.
+    is_rejected : bool
+        The files were not committed, because the table or the files cannot be used.
     """
 
     topic: str
@@ -133,16 +146,15 @@ class PartitionReport:
 
 
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """The place and reason of a skipped corrupt range, or of a failure."""
+class ReportedError:
+    """The location and reason of a skipped corrupt range, or of a failure."""
 
     path: str | None
     position_bytes: int | None
     reason: str
 
     @classmethod
-    def of(cls, error: KafkaIndexError) -> LeftOut:
-        """Return the place and reason of an error."""
+    def from_error(cls, error: KafkaIndexError) -> ReportedError:
         reason = f"{error.described}; {error.hint}" if error.hint else error.described
         return cls(error.path, error.position_bytes, reason)
 
@@ -151,21 +163,34 @@ class LeftOut:
 class SplitResult:
     """The result of the export of one split, under its number in the plan; small, and picklable.
 
-    `left_out` has the first corrupt ranges, and `left_out_count` the number of all. `is_kept`: no
-    file was written, because the data files of an earlier run may have more records. After a
-    `failure`, there are no data files; `is_retriable`: the environment is at fault. `last_batch` is
-    the last batch read, and `seen` has the offsets read. `decode_counts` are the keys and values
-    that did not decode, by code.
+    Attributes
+    ----------
+    skipped_ranges : tuple of ReportedError
+        The first corrupt ranges.
+    skipped_count : int
+        The number of all corrupt ranges.
+    is_unchanged : bool
+        No file was written, because the data files of an earlier run may have more records.
+    failure : ReportedError, optional
+        Why no data file was written.
+    is_retriable : bool
+        The environment caused the failure.
+    last_batch : ExportedBatch, optional
+        The last batch that was read.
+    seen : tuple of SeenLog
+        The offsets that were read.
+    decode_counts : mapping of str to int
+        The number of keys and values that did not decode, by error code.
     """
 
     number: int
     records: int = 0
     files: int = 0
     size_bytes: int = 0
-    left_out: tuple[LeftOut, ...] = ()
-    left_out_count: int = 0
-    is_kept: bool = False
-    failure: LeftOut | None = None
+    skipped_ranges: tuple[ReportedError, ...] = ()
+    skipped_count: int = 0
+    is_unchanged: bool = False
+    failure: ReportedError | None = None
     is_retriable: bool = False
     last_batch: ExportedBatch | None = None
     seen: tuple[ScannedLog, ...] = ()
@@ -203,16 +228,16 @@ class ExportResult(Result):
     def headline(self) -> str:
         """The number of exported records and files, and of skipped ranges and failed partitions."""
         counts = self.counts
-        text = (
+        exported = (
             f"{plural(counts['records'], 'record')} in {plural(counts['files'], 'file')} of "
             f"{format_bytes(self.sizes_bytes['output'])}, in {self.output}"
         )
-        missing = self._not_exported
-        return f"{text}; {missing}" if missing else text
+        not_exported = self._failure_text
+        return f"{exported}; {not_exported}" if not_exported else exported
 
     @property
-    def _not_exported(self) -> str:
-        """The number of ranges that were skipped, and of partitions that failed."""
+    def _failure_text(self) -> str:
+        """The numbers of skipped ranges and failed partitions; empty if there are none."""
         ranges = sum(row.left_out for row in self.partitions)
         failed = sum(row.status is ExportStatus.FAILED for row in self.partitions)
         parts = [f"{plural(ranges, 'corrupt range')} skipped"] if ranges else []
@@ -232,29 +257,29 @@ class ExportResult(Result):
     @property
     def sections(self) -> list[Section]:
         """Corrupt ranges and failures, in the order of partitions."""
-        wrong = [
+        reported_rows = [
             row
             for row in self.partitions
             if row.left_out or row.is_shorter or row.status in _WITH_DATA_LOSS
         ]
-        lost = f"{plural(len(wrong), 'partition')} with a log that lost data"
-        title = f"{self._not_exported or lost}:"
+        data_loss = f"the logs of {plural(len(reported_rows), 'partition')} lost data"
+        title = f"{self._failure_text or data_loss}:"
         return [
-            Section(title, list(map(_partition_line, wrong)), BAD, noun="partition"),
+            Section(title, list(map(_partition_line, reported_rows)), BAD, noun="partition"),
             decode_section(self.decode_errors),
         ]
 
     @property
     def decode_errors(self) -> Mapping[str, int]:
         """Keys and values that did not decode, a row per error code."""
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         for row in self.partitions:
-            found.update(row.decode_counts)
-        return dict(sorted(found.items()))
+            counts.update(row.decode_counts)
+        return dict(sorted(counts.items()))
 
     @property
     def outcome(self) -> RunOutcome:
-        """Usage for rejected tables or files, environment for failed reads, else damage."""
+        """Usage for rejected tables or files, environment for failed reads, otherwise damage."""
         if any(row.is_rejected for row in self.partitions):
             return RunOutcome.USAGE
         bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)
@@ -272,7 +297,7 @@ class ExportResult(Result):
     def counts(self) -> Mapping[str, int]:
         """Partitions by status, records, and files."""
         return {
-            **{f"partitions_{one.name}": one.numbers[0] for one in self.statuses},
+            **{f"partitions_{status.name}": status.numbers[0] for status in self.statuses},
             "records": sum(row.records for row in self.partitions),
             "files": sum(row.files for row in self.partitions),
             **decode_counts(self.decode_errors),
@@ -289,8 +314,8 @@ class ExportResult(Result):
 
 
 def _partition_line(row: PartitionReport) -> str:
-    place = "" if row.path is None else f"{shown_path(row.path)}: "
+    location = "" if row.path is None else f"{shown_path(row.path)}: "
     if row.position_bytes is not None:
-        place += f"at byte {row.position_bytes}: "
-    more = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
-    return f"{row.topic}-{row.partition}: {place}{row.reason}{more}"
+        location += f"at byte {row.position_bytes}: "
+    further_ranges = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
+    return f"{row.topic}-{row.partition}: {location}{row.reason}{further_ranges}"

@@ -22,13 +22,13 @@ from kafka_index.core.schema.columns import KEY, VALUE, is_of_part, is_typed, si
 if TYPE_CHECKING:
     from kafka_index.core.schema.decode import TypedColumns
 
-#: Columns in the names of folders, as in Hive. Files of Parquet or JSON do not contain them.
+#: Columns in the names of folders, as in Hive. Parquet files and JSON lines do not contain them.
 FOLDER_COLUMNS = ("topic", "partition")
-#: Columns that every table has: its rows are replaced by partition and offset.
+#: Columns of every table, because rows are replaced by partition and offset.
 _TABLE_COLUMNS = ("topic", "partition", "offset")
 #: The boolean column of history files that marks tombstones.
 TOMBSTONE = "_tombstone"
-#: The name of the folder of a partition begins with this, in a table.
+#: Prefix of the folders of partitions in the folder of a table.
 PARTITION_FOLDER = "partition-"
 #: The folder of history files in the folder of a table. Readers and cleaners of tables ignore it.
 _HISTORY = "_history"
@@ -40,16 +40,29 @@ STAGED_ENDING = ".staged"
 class ExportSettings:
     """The settings of an export; small, and picklable.
 
-    The output is an absolute path or a URI. Columns are names in `RECORD_SCHEMA`. Topic and
-    partition become the names of folders, and `by_date` adds a folder for each day of the
-    timestamps, in UTC. `read_settings` sets the columns of `read`, and its action at damage.
-    `relative_times` has ``from_ms`` and ``to_ms`` in their given form, if they are relative to now.
-    `is_staged`: data files are in a staging folder, with names that no reader of Parquet matches.
-    `revision` is the revision of the data files (`ExportState`). `decode` has the options of typed
-    columns, and `types` the typed columns of each topic.
-
     With the history ``latest``, the data files of a partition are its history files. They are
-    merged into the table, which has files of its own.
+    merged into the table, which has its own files.
+
+    Attributes
+    ----------
+    output : str
+        An absolute path or a URI.
+    columns : tuple of str
+        Names in `RECORD_SCHEMA`, or of typed columns. Topic and partition become folder names.
+    by_date : bool
+        Add a folder for each day of the timestamps, in UTC.
+    read : ReadSettings
+        `read_settings` replaces its columns, and its action for damage.
+    relative_times : mapping of str to str
+        ``from_ms`` and ``to_ms`` as they were given, if they are relative to now.
+    is_staged : bool
+        Data files are in a staging folder, with names that no reader of Parquet matches.
+    revision : int
+        The revision of the data files (`ExportState`).
+    decode : mapping of str to str
+        The options of typed columns.
+    types : mapping of str to TypedColumns
+        The typed columns of each topic.
     """
 
     output: str
@@ -80,11 +93,11 @@ class ExportSettings:
         return None if self.read.record_filter is None else self.read.record_filter.to_ms
 
     def __post_init__(self) -> None:
-        own = tuple(name for name in self.columns if not is_typed(name))
-        ReadSettings(columns=own).schema  # noqa: B018, because it checks the names
+        record_columns = tuple(name for name in self.columns if not is_typed(name))
+        ReadSettings(columns=record_columns).schema  # noqa: B018, because it checks the names
         if not self.file_columns:
             raise InputError(
-                "no column for the files: topic and partition are the names of the folders",
+                "the data files would have no columns: topic and partition become folder names",
                 found=", ".join(self.columns),
                 hint="add another column, such as offset",
             )
@@ -97,50 +110,52 @@ class ExportSettings:
 
     @property
     def file_columns(self) -> tuple[str, ...]:
-        """The columns of the data files, before any is decoded."""
+        """The columns of the data files, before keys or values are decoded."""
         if self.format.is_table:
-            needed = (*_TABLE_COLUMNS, *(("timestamp",) if self.by_date else ()))
-            parts = (KEY, VALUE) if self.is_latest else ()
-            merged = [name for part in parts for name in self._merge_columns(part)]
-            return tuple(dict.fromkeys((*self.columns, *needed, *merged)))
+            required_columns = (*_TABLE_COLUMNS, *(("timestamp",) if self.by_date else ()))
+            sides = (KEY, VALUE) if self.is_latest else ()
+            merge_columns = [name for side in sides for name in self._merge_columns(side)]
+            return tuple(dict.fromkeys((*self.columns, *required_columns, *merge_columns)))
         return tuple(name for name in self.columns if name not in FOLDER_COLUMNS)
 
-    def _merge_columns(self, part: str) -> tuple[str, ...]:
-        """Return the columns that a merge needs of keys or values."""
-        own = [name for name in self.columns if is_of_part(name, part)]
-        if self.raw_column(part) == part or not own:
-            return (part,)
+    def _merge_columns(self, side: str) -> tuple[str, ...]:
+        """Return the columns of keys or values that a merge requires."""
+        part_columns = [name for name in self.columns if is_of_part(name, side)]
+        if self.raw_column(side) == side or not part_columns:
+            return (side,)
         # If no side column is selected, all side columns exist.
-        is_named = any(name in side_names(part) for name in own)
-        return side_names(part)[2:] if is_named else ()
+        is_named = any(name in side_names(side) for name in part_columns)
+        return side_names(side)[2:] if is_named else ()
 
-    def raw_column(self, part: str) -> str:
+    def raw_column(self, side: str) -> str:
         """Return the column with the bytes of keys or values."""
         decode = self.decode.get("decode")
-        is_decoded = decode is not None and part in Decode(decode).parts
-        return side_names(part)[3] if is_decoded else part
+        is_decoded = decode is not None and side in Decode(decode).parts
+        return side_names(side)[3] if is_decoded else side
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        """The columns for the files, and for the names of files."""
-        needed = ("offset", "timestamp") if self.by_date else ("offset",)
-        return tuple(dict.fromkeys((*self.file_columns, *needed)))
+        """The columns to read: for the data files, their names, and their date folders."""
+        required_columns = ("offset", "timestamp") if self.by_date else ("offset",)
+        return tuple(dict.fromkeys((*self.file_columns, *required_columns)))
 
-    def of_topic(self, topic: str) -> ExportSettings:
+    def for_topic(self, topic: str) -> ExportSettings:
         """Return the settings with the typed columns of a topic."""
         return replace(self, read=replace(self.read, typed=self.types.get(topic)), types={})
 
     @property
     def file_schema(self) -> pa.Schema:
         """The schema of the data files, of a topic if columns are typed."""
-        own = self.row_schema
-        return own.append(pa.field(TOMBSTONE, pa.bool_())) if self.is_latest else own
+        schema = self.row_schema
+        return schema.append(pa.field(TOMBSTONE, pa.bool_())) if self.is_latest else schema
 
     @property
     def row_schema(self) -> pa.Schema:
         """The columns for the rows of a table, of a topic if columns are typed."""
-        added = set(self.needed_columns) - set(self.file_columns)
-        chosen = pa.schema([one for one in self.read_settings.schema if one.name not in added])
+        internal_columns = set(self.needed_columns) - set(self.file_columns)
+        chosen = pa.schema(
+            [column for column in self.read_settings.schema if column.name not in internal_columns]
+        )
         return table_schema(chosen, self.format) if self.format.is_table else chosen
 
     @property
@@ -153,18 +168,18 @@ class ExportSettings:
         return os.path.join(self.output, topic)
 
     def history_folder(self, topic: str) -> str:
-        """Return the folder with the folders of the partitions of a table."""
+        """Return the parent folder of the partition folders of a table."""
         table = self.table_folder(topic)
         return os.path.join(table, _HISTORY) if self.is_latest else table
 
     def folder_of(self, partition: TopicPartition) -> str:
         """Return the folder of a partition.
 
-        Raises `InputError` if the name of the topic is illegal: it becomes a part of the path.
+        Raises `InputError` if the topic name is illegal, because it becomes a part of the path.
         """
         target_directory(self.output, partition, "")
         topic, number = partition.topic, partition.partition
         if self.format.is_table:
-            # polars takes topic=NAME in the path of a file for a column that Delta does not know.
+            # polars would add a column topic for topic=NAME in the path, which Delta does not have.
             return os.path.join(self.history_folder(topic), f"{PARTITION_FOLDER}{number}")
         return os.path.join(self.output, f"topic={topic}", f"partition={number}")

@@ -1,4 +1,4 @@
-"""Commits of data files to the tables of a lake, exactly once.
+"""Commits of data files to the tables of a lake; each file is committed exactly once.
 
 A run commits the data files of a topic after their export states are durable:
 
@@ -6,17 +6,17 @@ A run commits the data files of a topic after their export states are durable:
    ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
    same key with ``:revision`` is the revision of its data files, and with ``:files`` their count
    so far (`ExportState`).
-2. Files below that offset are in the table. Select the other files, and the offsets that a later
-   revision has replaced. If files are missing by the count, the run ends.
+2. Files before that offset are in the table. Select the other files, and the offsets that a later
+   revision has replaced. If fewer files exist than were counted, the topic is rejected.
 3. Commit the files together with the new versions, in one transaction of the table.
 4. After a conflict, or an unknown outcome, start again with step 1.
 
-If a run is killed before its commit, the next run commits its files. Files in a table are not
-deleted here, because earlier snapshots have them. The maintenance of the table deletes them.
+If a run is killed before its commit, the next run commits its files. An export never deletes files
+in a table, because earlier snapshots contain them. The maintenance of the table deletes them.
 
-A table with the newest record of each key has the same progress. In step 2, the files are history
-files, which are merged into files of the table (`replace_rows`). If rows were replaced, all history
-files of the partition are merged: an older record may be the newest one again.
+A table with the newest record of each key has the same progress. Its data files are history files,
+which step 3 merges into files of the table (`replace_rows`). If rows were replaced, all history
+files of the partition are merged, because an older record may be the newest record again.
 """
 
 from __future__ import annotations
@@ -53,13 +53,13 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.output.output import StateFile
 
 _OUTPUT_ID = ".kafka-index-tables.json"
-_CONFLICTS, _FAILURES = 30, 3
+_MAX_CONFLICTS, _MAX_FAILURES = 30, 3
 _MAX_WAIT_SECONDS = 3.0
 #: The maximum length of a message of another library.
 _MAX_DETAIL_LENGTH = 300
-#: Errors of this code rather than of a catalog or a store.
+#: Errors that are bugs, not failures of a catalog or a store.
 _INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
-#: Errors that are about the content of a table, and would occur again.
+#: Errors about the content of a table, which a retry would not cure.
 _PERMANENT = (ValueError, ArithmeticError, LookupError, NotImplementedError, pa.ArrowException)
 
 
@@ -69,7 +69,15 @@ class CommitConflictError(PublishError):
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A transaction: paths of files of the table that it loses, of new files, and versions."""
+    """A transaction of a table.
+
+    Attributes
+    ----------
+    removed, added : tuple of str
+        Paths of files that the transaction removes from the table, and adds to it.
+    versions : mapping of str to int
+        The new versions, by key.
+    """
 
     removed: tuple[str, ...]
     added: tuple[str, ...]
@@ -78,7 +86,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class _NewFiles:
-    """The data files that a table lacks, the rows that they replace, and its next versions."""
+    """The data files to commit, the rows that they replace, and the new versions of the table."""
 
     paths: tuple[str, ...]
     replaced: tuple[RowRange, ...]
@@ -105,20 +113,20 @@ class LakeTable(ABC):
 
     @abstractmethod
     def rewritten_schema(self) -> pa.Schema:
-        """Return the columns of rewritten files: of the loaded table, followed by new columns."""
+        """Return the columns of rewritten files: those of the loaded table, then new columns."""
 
     @abstractmethod
-    def files_with(self, partitions: Collection[int]) -> list[TableFile]:
+    def list_files(self, partitions: Collection[int]) -> list[TableFile]:
         """Return the files of the loaded table that may have rows of partitions.
 
-        Raises `InputError` if the rows of a file differ from its statistics in the table.
+        Raises `InputError` if a file may have other rows than its statistics in the table.
         """
 
     @abstractmethod
     def commit(self, change: TableChange) -> None:
         """Change the loaded table in one transaction.
 
-        Raises `CommitConflictError` if the table is not the loaded one any more.
+        Raises `CommitConflictError` if the table has changed since it was loaded.
         """
 
 
@@ -133,7 +141,7 @@ class Lake(ABC):
     def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:
         """Create the table of a topic unless it exists; return it, loaded.
 
-        Raises `InputError` if it cannot take the columns of the data files.
+        Raises `InputError` if the columns of the data files cannot be added to the table.
         """
 
 
@@ -147,9 +155,14 @@ def table_errors(
 ) -> Iterator[None]:
     """Convert the errors of a library to errors of this package.
 
-    `conflicts` become `CommitConflictError`. Errors that would occur again, such as an error of a
-    type or schema, become `InputError`: `permanent` are the library's own ones. All others are
-    errors of a catalog or a store, and become `PublishError`.
+    Parameters
+    ----------
+    conflicts : tuple of type
+        Errors that become `CommitConflictError`.
+    permanent : tuple of type
+        Errors of the library that would occur again, such as schema errors. Like general errors of
+        this kind, they become `InputError`. All remaining errors become `PublishError`, because a
+        catalog or a store may have caused them.
     """
     try:
         yield
@@ -173,7 +186,7 @@ def table_errors(
 
 @dataclass(slots=True)
 class Tables:
-    """The tables of an export by topic; none for files without a table."""
+    """The tables of an export, by topic. Exports to Parquet or JSON lines have no tables."""
 
     lake: Lake | None = None
     notes: list[str] = field(default_factory=list)
@@ -182,8 +195,8 @@ class Tables:
     _tables: dict[str, LakeTable] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, request: ExportRequest) -> Self:
-        """Return the tables of a request, before any is opened.
+    def for_request(cls, request: ExportRequest) -> Self:
+        """Return the tables of a request; no table is opened.
 
         Raises `InputError` if the library of the format is not installed.
         """
@@ -201,30 +214,33 @@ class Tables:
     @property
     def output(self) -> str:
         """The output folder if none is given."""
-        assert self.lake is not None  # noqa: S101, because others need an output
+        assert self.lake is not None  # noqa: S101, because --output is required without a lake
         return self.lake.default_output()
 
     def open(self, files: Sequence[PartitionFiles], settings: ExportSettings) -> None:
         """Open the table of each topic, while the lock of the output is held.
 
-        Raises `InputError` if the columns cannot be added to a table, or it belongs to another
-        output.
+        Raises `InputError` if the columns cannot be added to a table, or if a table belongs to
+        another output.
         """
         self._settings = settings
         if self.lake is None:
             return
         self._output_id = _read_output_id(settings.output)
-        of_topic: dict[str, list[TopicPartition]] = defaultdict(list)
-        for own in files:
-            of_topic[own.topic].append(TopicPartition(own.topic, own.partition))
-        for topic in of_topic:
+        partitions_by_topic: dict[str, list[TopicPartition]] = defaultdict(list)
+        for partition_files in files:
+            partition = TopicPartition(partition_files.topic, partition_files.partition)
+            partitions_by_topic[partition.topic].append(partition)
+        for topic in partitions_by_topic:
             _refuse_other_history(topic, settings)
-        for topic, partitions in of_topic.items():
+        for topic, partitions in partitions_by_topic.items():
             folder = settings.table_folder(topic)
-            table = self.lake.open(topic, folder, settings.of_topic(topic))
+            table = self.lake.open(topic, folder, settings.for_topic(topic))
             self._tables[topic] = table
-            new = [one for one in partitions if not self._has_progress(table, one)]
-            _refuse_other_rows(table, new)
+            _refuse_foreign_rows(
+                table,
+                [partition for partition in partitions if not self._has_progress(table, partition)],
+            )
 
     def commit(self, partitions: Sequence[PartitionExport]) -> None:
         """Commit the complete files of each topic.
@@ -246,9 +262,11 @@ class Tables:
                     export.add_commit_error(error)
         if changes:
             files = plural(sum(len(change.added) for change in changes), "file")
-            removed = sum(len(change.removed) for change in changes)
-            also = f", {plural(removed, 'file')} replaced" if removed else ""
-            self.notes.append(f"{files} committed to {plural(len(changes), 'table')}{also}")
+            removed_count = sum(len(change.removed) for change in changes)
+            replaced_text = f", {plural(removed_count, 'file')} replaced" if removed_count else ""
+            self.notes.append(
+                f"{files} committed to {plural(len(changes), 'table')}{replaced_text}"
+            )
 
     def _commit_topic(
         self, table: LakeTable, partitions: Sequence[TopicPartition]
@@ -258,31 +276,35 @@ class Tables:
         assert settings is not None  # noqa: S101, because tables are open
         topic = partitions[0].topic
         folder = settings.table_folder(topic)
-        exports = [_CompleteFiles.read(one, self._key(one), settings) for one in partitions]
-        merge = _RowMerge(settings.of_topic(topic), folder)
+        files_or_none = (
+            _CompleteFiles.read(partition, self._key(partition), settings)
+            for partition in partitions
+        )
+        complete_files = [files for files in files_or_none if files is not None]
+        merge = _RowMerge(settings.for_topic(topic), folder)
         conflicts = failures = 0
         while True:
             table.load()
-            known = [one for one in exports if one is not None]
-            new = _new_files(table, known, is_latest=settings.is_latest)
-            if new is None:
+            new_files = _select_new_files(table, complete_files, is_latest=settings.is_latest)
+            if new_files is None:
                 return []
             try:
-                change = merge.table_change(table, new)
+                change = merge.table_change(table, new_files)
                 table.commit(change)
             except CommitConflictError as error:
                 conflicts += 1
-                if conflicts == _CONFLICTS:
+                if conflicts == _MAX_CONFLICTS:
                     hint = "run again when fewer other writers use the table"
                     raise PublishError(error.message, path=table.name, hint=hint) from error
             except PublishError:
                 failures += 1
-                if failures == _FAILURES:
+                if failures == _MAX_FAILURES:
                     raise
             else:
                 return [change]
-            most = min(0.05 * 2 ** (conflicts + failures), _MAX_WAIT_SECONDS)
-            time.sleep(random.uniform(0, most))  # noqa: S311, so that writers do not meet again
+            max_wait_seconds = min(0.05 * 2 ** (conflicts + failures), _MAX_WAIT_SECONDS)
+            # A random wait, so that concurrent writers do not collide again.
+            time.sleep(random.uniform(0, max_wait_seconds))  # noqa: S311
 
     def _key(self, partition: TopicPartition) -> str:
         return f"kafka-index:{self._output_id}:{partition.directory_name}"
@@ -290,18 +312,18 @@ class Tables:
     def _has_progress(self, table: LakeTable, partition: TopicPartition) -> bool:
         """Return whether a table has progress of a partition.
 
-        Raises `InputError` if that is ahead of the export state.
+        Raises `InputError` if the progress is ahead of the export state.
         """
         progress = _Progress.read(table, self._key(partition))
         if progress is None:
             return False
         assert self._settings is not None  # noqa: S101, because tables are open
         state = export_state(self._settings.folder_of(partition)).read()
-        known = (0, 0) if state is None else (state.revision, state.next_offset)
-        if known < (progress.revision, progress.next_offset):
+        revision, next_offset = (0, 0) if state is None else (state.revision, state.next_offset)
+        if (revision, next_offset) < (progress.revision, progress.next_offset):
             raise InputError(
                 f"the table has {partition.directory_name} up to offset {progress.next_offset}, "
-                f"and the export state ends at {known[1]}",
+                f"but the export state ends at offset {next_offset}",
                 path=table.name,
                 hint="restore the folder of the partition, or drop the table and give another "
                 "--output",
@@ -311,8 +333,8 @@ class Tables:
 
 def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
     """Raise `InputError` if partitions of a topic were exported with another history."""
-    other = History.FULL if settings.is_latest else History.LATEST
-    folder = replace(settings, history=other).history_folder(topic)
+    other_history = History.FULL if settings.is_latest else History.LATEST
+    folder = replace(settings, history=other_history).history_folder(topic)
     if not directory_exists(folder):
         return
     for entry in scan_directory(folder):
@@ -320,20 +342,21 @@ def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
             raise InputError(
                 "the table was exported with another value of --history",
                 path=entry.path,
-                expected=other,
+                expected=other_history,
                 found=settings.history,
-                hint=f"give --history {other} to continue that export, or give another --output",
+                hint=f"give --history {other_history} to continue that export, or give another "
+                "--output",
             )
 
 
-def _refuse_other_rows(table: LakeTable, partitions: Sequence[TopicPartition]) -> None:
-    # One check for all partitions, because it may read the list of files.
-    if not table.has_rows([one.partition for one in partitions]):
+def _refuse_foreign_rows(table: LakeTable, partitions: Sequence[TopicPartition]) -> None:
+    # One call for all partitions first, because each call may read the list of files.
+    if not table.has_rows([partition.partition for partition in partitions]):
         return
-    for one in partitions:
-        if table.has_rows([one.partition]):
+    for partition in partitions:
+        if table.has_rows([partition.partition]):
             raise InputError(
-                f"the table has rows of {one.directory_name} that this output has not committed",
+                f"the table has rows of {partition.directory_name} from another output",
                 path=table.name,
                 hint="give the --output of the first export, or another table",
             )
@@ -352,29 +375,39 @@ class _Progress:
         next_offset = table.version(key)
         if next_offset is None:
             return None
-        return cls(next_offset, table.version(_revision(key)) or 0, table.version(_files(key)))
+        return cls(
+            next_offset, table.version(_revision_key(key)) or 0, table.version(_files_key(key))
+        )
 
 
 _NO_PROGRESS = _Progress(0, 0, 0)
 
 
-def _revision(key: str) -> str:
+def _revision_key(key: str) -> str:
     return f"{key}:revision"
 
 
-def _files(key: str) -> str:
+def _files_key(key: str) -> str:
     return f"{key}:files"
 
 
 @dataclass(frozen=True, slots=True)
 class _CompleteFiles:
-    """The data files of a partition that its export state covers; `files` are the current ones."""
+    """The data files of a partition that its export state covers.
+
+    Attributes
+    ----------
+    files : sequence of DataFileInfo
+        The files that no later revision has replaced.
+    covered_files : sequence of DataFileInfo
+        All files, including replaced files.
+    """
 
     partition: TopicPartition
     key: str
     state: ExportState
     files: Sequence[DataFileInfo]
-    every_file: Sequence[DataFileInfo]
+    covered_files: Sequence[DataFileInfo]
     folder: str
 
     @classmethod
@@ -386,83 +419,90 @@ class _CompleteFiles:
         state = export_state(folder).read()
         if state is None or state.superseded is not None:
             return None
-        found = [file for file in data_files(folder) if is_covered(file, state)]
-        found.sort(key=lambda file: (file.first_offset, file.path))
-        files = [one for one in found if one.revision == state.revision_at(one.first_offset)]
-        return cls(partition, key, state, files, found, folder)
+        covered_files = [file for file in data_files(folder) if is_covered(file, state)]
+        covered_files.sort(key=lambda file: (file.first_offset, file.path))
+        files = [
+            file for file in covered_files if file.revision == state.revision_at(file.first_offset)
+        ]
+        return cls(partition, key, state, files, covered_files, folder)
 
-    def replaced_after(self, progress: _Progress) -> list[RowRange]:
+    def list_replaced_rows(self, progress: _Progress) -> list[RowRange]:
         """Return the rows of a table that later revisions replace."""
         return [
-            RowRange(self.partition.partition, each.first_offset, each.end_offset)
-            for each in self.state.replaced
-            if each.revision > progress.revision and each.first_offset < progress.next_offset
+            RowRange(
+                self.partition.partition, replaced_range.first_offset, replaced_range.end_offset
+            )
+            for replaced_range in self.state.replaced
+            if replaced_range.revision > progress.revision
+            and replaced_range.first_offset < progress.next_offset
         ]
 
     def refuse_lost_files(self, progress: _Progress) -> None:
-        """Raise `InputError` if a data file that a table does not have is gone."""
+        """Raise `InputError` if a data file that was not committed no longer exists."""
         state = self.state
         if state.files is None or progress.files is None:
             return
-        expected = state.files - progress.files
-        found = sum(
+        uncommitted_count = state.files - progress.files
+        available_count = sum(
             file.revision > progress.revision
             or (
                 file.first_offset >= progress.next_offset
                 and file.revision >= state.revision_at(file.first_offset, progress.revision)
             )
-            for file in self.every_file
+            for file in self.covered_files
         )
-        if found < expected:
+        if available_count < uncommitted_count:
             raise InputError(
                 "data files were removed before they were committed to the table",
                 path=self.folder,
-                expected=f"{plural(expected, 'data file')} from offset {progress.next_offset} on",
-                found=found,
-                hint="restore them, or drop the table and give another --output",
+                expected=f"{plural(uncommitted_count, 'data file')} from offset "
+                f"{progress.next_offset} on",
+                found=available_count,
+                hint="restore the files, or drop the table and give another --output",
             )
 
 
-def _new_files(
+def _select_new_files(
     table: LakeTable, exports: Sequence[_CompleteFiles], *, is_latest: bool
 ) -> _NewFiles | None:
-    """Return the new files of a table; None if it is up to date."""
+    """Return the files to commit to a table; None if the table is up to date."""
     paths: list[str] = []
-    replaced: list[RowRange] = []
+    replaced_rows: list[RowRange] = []
     versions: dict[str, int] = {}
     partitions: list[int] = []
     without_progress: list[TopicPartition] = []
-    for one in exports:
-        known = _Progress.read(table, one.key)
-        progress = _NO_PROGRESS if known is None else known
-        one.refuse_lost_files(progress)
-        rows = one.replaced_after(progress)
+    for export in exports:
+        table_progress = _Progress.read(table, export.key)
+        progress = _NO_PROGRESS if table_progress is None else table_progress
+        export.refuse_lost_files(progress)
+        rows = export.list_replaced_rows(progress)
         if rows and is_latest:
-            rows, progress = [RowRange(one.partition.partition, 0, INT64_MAX)], _NO_PROGRESS
-            one.refuse_lost_files(progress)
-        new = [file.path for file in one.files if _is_new(file, progress)]
-        if new and known is None:
-            without_progress.append(one.partition)
-        if new or rows:
-            paths += new
-            replaced += rows
-            partitions.append(one.partition.partition)
-            versions[one.key] = one.state.next_offset
-            if one.state.revision:
-                versions[_revision(one.key)] = one.state.revision
-            if one.state.files is not None:
-                versions[_files(one.key)] = one.state.files
+            # An older record may be the newest record of its key again.
+            rows, progress = [RowRange(export.partition.partition, 0, INT64_MAX)], _NO_PROGRESS
+            export.refuse_lost_files(progress)
+        new_paths = [file.path for file in export.files if _is_new(file, progress)]
+        if new_paths and table_progress is None:
+            without_progress.append(export.partition)
+        if new_paths or rows:
+            paths += new_paths
+            replaced_rows += rows
+            partitions.append(export.partition.partition)
+            versions[export.key] = export.state.next_offset
+            if export.state.revision:
+                versions[_revision_key(export.key)] = export.state.revision
+            if export.state.files is not None:
+                versions[_files_key(export.key)] = export.state.files
     if not versions:
         return None
-    _refuse_other_rows(table, without_progress)
-    return _NewFiles(tuple(paths), tuple(replaced), versions, tuple(partitions))
+    _refuse_foreign_rows(table, without_progress)
+    return _NewFiles(tuple(paths), tuple(replaced_rows), versions, tuple(partitions))
 
 
 @dataclass(slots=True)
 class _RowMerge:
     """Merges new files into the files of a table.
 
-    If another writer's commit did not change those files, the next attempt reuses the written ones.
+    After a conflict, the written files are reused if the files of the table have not changed.
     """
 
     settings: ExportSettings
@@ -471,34 +511,34 @@ class _RowMerge:
     _removed: Sequence[str] = ()
     _rewritten: Sequence[str] = ()
 
-    def table_change(self, table: LakeTable, new: _NewFiles) -> TableChange:
+    def table_change(self, table: LakeTable, new_files: _NewFiles) -> TableChange:
         """Return the transaction that adds new files to a table, or merges them into its files."""
         is_latest = self.settings.is_latest
-        if not (new.replaced or is_latest):
-            return TableChange((), new.paths, new.versions)
+        if not (new_files.replaced or is_latest):
+            return TableChange((), new_files.paths, new_files.versions)
         with table_errors("replace rows of the table", table.name):
-            files = table.files_with(new.partitions)
+            files = table.list_files(new_files.partitions)
             schema = table.rewritten_schema()
-            merge_input = (files, schema, new.replaced, new.paths)
+            merge_input = (files, schema, new_files.replaced, new_files.paths)
             if merge_input != self._input:
-                history_files = new.paths if is_latest else ()
+                history_files = new_files.paths if is_latest else ()
                 self._removed, self._rewritten = replace_rows(
-                    files, new.replaced, history_files, schema, self.settings, self.folder
+                    files, new_files.replaced, history_files, schema, self.settings, self.folder
                 )
                 self._input = merge_input
-        added = self._rewritten if is_latest else [*new.paths, *self._rewritten]
-        return TableChange(tuple(self._removed), tuple(added), new.versions)
+        added_paths = self._rewritten if is_latest else [*new_files.paths, *self._rewritten]
+        return TableChange(tuple(self._removed), tuple(added_paths), new_files.versions)
 
 
 def _is_new(file: DataFileInfo, progress: _Progress) -> bool:
-    """Return whether a file is not in the table; raises `InputError` if a part of it is."""
+    """Return whether a file is not in the table; raises `InputError` if the table has a part."""
     if file.revision > progress.revision or file.first_offset >= progress.next_offset:
         return True
     if file.last_offset >= progress.next_offset:
         raise InputError(
-            "the table has a part of the offsets of a data file",
+            "the table has only some offsets of a data file",
             path=file.path,
-            expected=f"a file that ends before, or begins at, offset {progress.next_offset}",
+            expected=f"only offsets before {progress.next_offset}, or only offsets from it on",
             found=f"offsets {file.first_offset} to {file.last_offset}",
         )
     return False
@@ -510,12 +550,12 @@ class _OutputId:
 
 
 def _read_output_id(output: str) -> str:
-    """Return the ID of an output, which its first export to tables creates."""
+    """Return the ID of an output; the first export to tables creates the ID."""
     file = StateFile(
         os.path.join(output, _OUTPUT_ID), _OutputId, 1, "ID of the output", "give another --output"
     )
-    known = file.read()
-    if known is None:
-        known = _OutputId(uuid.uuid4().hex)
-        file.write(known)
-    return known.id
+    output_id = file.read()
+    if output_id is None:
+        output_id = _OutputId(uuid.uuid4().hex)
+        file.write(output_id)
+    return output_id.id

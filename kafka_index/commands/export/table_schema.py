@@ -34,12 +34,12 @@ def is_outside_calendar(times_ms: pa.Array) -> pa.Array:
 def table_schema(schema: pa.Schema, form: ExportFormat) -> pa.Schema:
     """Return the columns of a table for records; all of them are nullable.
 
-    Raises `InputError`, which names the column, if the table format has no such type, or if two
-    names differ only in case.
+    Raises `InputError` if the table format has no type for a column, or if two names differ only
+    in case.
     """
     _refuse_same_names((), schema.names)
     types = _TableTypes(form)
-    return pa.schema(pa.field(each.name, types.column_type(each)) for each in schema)
+    return pa.schema(pa.field(field.name, types.column_type(field)) for field in schema)
 
 
 class _TableTypes:
@@ -49,74 +49,83 @@ class _TableTypes:
         self._is_delta = form is ExportFormat.DELTA
 
     def column_type(self, column: pa.Field) -> pa.DataType:
-        number = RECORD_SCHEMA.get_field_index(column.name)
-        is_own = number >= 0 and RECORD_SCHEMA.field(number).type == column.type
-        if is_own and pt.is_integer(column.type):
+        field_number = RECORD_SCHEMA.get_field_index(column.name)
+        is_record_column = (
+            field_number >= 0 and RECORD_SCHEMA.field(field_number).type == column.type
+        )
+        if is_record_column and pt.is_integer(column.type):
             return pa.int64() if column.type.bit_width > 32 else pa.int32()
         return self._type((column.name,), column.type)
 
-    def _type(self, path: tuple[str, ...], kind: pa.DataType) -> pa.DataType:
-        if isinstance(kind, pa.BaseExtensionType):
-            return self._type(path, kind.storage_type)
-        if pt.is_dictionary(kind):
-            return self._type(path, kind.value_type)
-        if pt.is_struct(kind) and kind.num_fields:
-            _refuse_same_names(path, [each.name for each in kind])
+    def _type(self, path: tuple[str, ...], data_type: pa.DataType) -> pa.DataType:
+        if isinstance(data_type, pa.BaseExtensionType):
+            return self._type(path, data_type.storage_type)
+        if pt.is_dictionary(data_type):
+            return self._type(path, data_type.value_type)
+        if pt.is_struct(data_type) and data_type.num_fields:
+            _refuse_same_names(path, [field.name for field in data_type])
             return pa.struct(
-                pa.field(each.name, self._type((*path, each.name), each.type)) for each in kind
+                pa.field(field.name, self._type((*path, field.name), field.type))
+                for field in data_type
             )
-        if _is_one(kind, _LISTS):
-            return pa.list_(pa.field("element", self._type((*path, "element"), kind.value_type)))
-        if pt.is_map(kind):
+        if _matches_any(data_type, _LISTS):
+            return pa.list_(
+                pa.field("element", self._type((*path, "element"), data_type.value_type))
+            )
+        if pt.is_map(data_type):
             key, item = ((*path, name) for name in ("key", "value"))
-            return pa.map_(self._type(key, kind.key_type), self._type(item, kind.item_type))
-        found = self._primitive(kind)
-        if found is None:
-            raise InputError(
-                f"a table has no type for the column {'.'.join(path)}",
-                found=kind,
-                hint="omit it from --columns",
+            return pa.map_(
+                self._type(key, data_type.key_type), self._type(item, data_type.item_type)
             )
-        return found
+        table_type = self._primitive_type(data_type)
+        if table_type is None:
+            raise InputError(
+                f"the table format has no type for the column {'.'.join(path)}",
+                found=data_type,
+                hint="omit the column from --columns",
+            )
+        return table_type
 
-    def _primitive(self, kind: pa.DataType) -> pa.DataType | None:  # noqa: PLR0911, a case each
-        if _is_one(kind, _INT64_TYPES):
+    def _primitive_type(self, data_type: pa.DataType) -> pa.DataType | None:  # noqa: PLR0911, a case each
+        if _matches_any(data_type, _INT64_TYPES):
             return pa.int64()
-        if pt.is_floating(kind):
+        if pt.is_floating(data_type):
             return pa.float64()
-        if pt.is_uint64(kind):
+        if pt.is_uint64(data_type):
             return pa.decimal128(_UINT64_DIGITS)
-        if _is_one(kind, _STRINGS) or pt.is_null(kind):
+        if _matches_any(data_type, _STRINGS) or pt.is_null(data_type):
             return pa.string()
-        if _is_one(kind, _BINARIES) or (self._is_delta and pt.is_fixed_size_binary(kind)):
+        if _matches_any(data_type, _BINARIES) or (
+            self._is_delta and pt.is_fixed_size_binary(data_type)
+        ):
             return pa.binary()
-        if pt.is_decimal(kind) and kind.precision <= _MAX_DIGITS:
-            return pa.decimal128(kind.precision, kind.scale)
-        if pt.is_date(kind):
+        if pt.is_decimal(data_type) and data_type.precision <= _MAX_DIGITS:
+            return pa.decimal128(data_type.precision, data_type.scale)
+        if pt.is_date(data_type):
             return pa.date32()
-        if pt.is_time(kind) and not self._is_delta:
+        if pt.is_time(data_type) and not self._is_delta:
             return pa.time64("us")
-        if kind == pa.time64("us"):
+        if data_type == pa.time64("us"):
             # Delta has no type for times: microseconds since midnight.
             return pa.int64()
-        if pt.is_timestamp(kind):
-            zone = None if kind.tz is None else "UTC"
-            return pa.int64() if kind.unit == "ns" else pa.timestamp("us", zone)
-        return kind if pt.is_boolean(kind) or pt.is_fixed_size_binary(kind) else None
+        if pt.is_timestamp(data_type):
+            zone = None if data_type.tz is None else "UTC"
+            return pa.int64() if data_type.unit == "ns" else pa.timestamp("us", zone)
+        return data_type if pt.is_boolean(data_type) or pt.is_fixed_size_binary(data_type) else None
 
 
-def _is_one(kind: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]]) -> bool:
-    return any(test(kind) for test in tests)
+def _matches_any(data_type: pa.DataType, tests: Iterable[Callable[[pa.DataType], bool]]) -> bool:
+    return any(test(data_type) for test in tests)
 
 
 def _refuse_same_names(path: tuple[str, ...], names: Iterable[str]) -> None:
-    known: dict[str, str] = {}
+    names_by_folded_name: dict[str, str] = {}
     for name in names:
-        other = known.setdefault(name.casefold(), name)
-        if known[name.casefold()] is not name:
+        first_name = names_by_folded_name.setdefault(name.casefold(), name)
+        if names_by_folded_name[name.casefold()] is not name:
             raise InputError(
-                "the names of two columns of a table differ only in case",
-                found=f"{'.'.join((*path, other))} and {'.'.join((*path, name))}",
+                "two column names of a table differ only in case",
+                found=f"{'.'.join((*path, first_name))} and {'.'.join((*path, name))}",
             )
 
 
@@ -135,70 +144,79 @@ def refuse_changed_types(
     name : str
         The table, for the message.
     widens : callable
-        Returns whether a type of the table may stay, or become the type of the files.
+        Returns whether the type of a table column fits the files, or can be widened to fit.
     """
-    columns, known = pa.struct(list(schema)), pa.struct(list(table))
-    found = _first_difference((), columns, known, widens)
-    if found is not None:
-        path, own, other = found
+    file_type, table_type = pa.struct(list(schema)), pa.struct(list(table))
+    difference = _first_difference((), file_type, table_type, widens)
+    if difference is not None:
+        path, found_type, expected_type = difference
         raise InputError(
-            f"the table {name} cannot take the column {'.'.join(path)}",
-            expected=other,
-            found=own,
+            f"the table {name} and the data files have different types for the column "
+            f"{'.'.join(path)}",
+            expected=expected_type,
+            found=found_type,
             hint="export to another table, or omit the column from --columns",
         )
 
 
 def _first_difference(
     path: tuple[str, ...],
-    own: pa.DataType,
-    table: pa.DataType,
+    file_type: pa.DataType,
+    table_type: pa.DataType,
     widens: Callable[[pa.DataType, pa.DataType], bool],
 ) -> tuple[tuple[str, ...], str, str] | None:
     """Return the first column that differs, with its type in the files and in the table."""
-    kind = _kind(own)
-    if kind != _kind(table):
-        is_wider = not own.num_fields and not table.num_fields and widens(table, own)
-        return None if is_wider else (path, str(own), str(table))
-    required = [each for each in table if not each.nullable] if kind == "struct" else []
-    if required:
-        return (*path, required[0].name), "a column with nulls", f"{required[0].type} not null"
-    columns, known = _children(own), _children(table)
-    differences = (
-        _first_difference((*path, name), columns[name], known[name], widens)
-        for name in known
-        if name in columns
+    type_name = _type_name(file_type)
+    if type_name != _type_name(table_type):
+        is_wider = (
+            not file_type.num_fields and not table_type.num_fields and widens(table_type, file_type)
+        )
+        return None if is_wider else (path, str(file_type), str(table_type))
+    required_fields = (
+        [field for field in table_type if not field.nullable] if type_name == "struct" else []
     )
-    return next((one for one in differences if one is not None), None)
+    if required_fields:
+        return (
+            (*path, required_fields[0].name),
+            "a column with nulls",
+            f"{required_fields[0].type} not null",
+        )
+    file_children, table_children = _children(file_type), _children(table_type)
+    differences = (
+        _first_difference((*path, name), file_children[name], table_children[name], widens)
+        for name in table_children
+        if name in file_children
+    )
+    return next((difference for difference in differences if difference is not None), None)
 
 
-def _children(kind: pa.DataType) -> dict[str, pa.DataType]:
-    """Return the types within a type, keyed by column name."""
-    if pt.is_struct(kind):
-        return {each.name: each.type for each in kind}
-    if pt.is_map(kind):
-        return {"key": kind.key_type, "value": kind.item_type}
-    return {"element": kind.value_type} if _is_one(kind, _LISTS) else {}
+def _children(data_type: pa.DataType) -> dict[str, pa.DataType]:
+    """Return the member types of a nested type, by name."""
+    if pt.is_struct(data_type):
+        return {field.name: field.type for field in data_type}
+    if pt.is_map(data_type):
+        return {"key": data_type.key_type, "value": data_type.item_type}
+    return {"element": data_type.value_type} if _matches_any(data_type, _LISTS) else {}
 
 
-def _kind(kind: pa.DataType) -> str:
+def _type_name(data_type: pa.DataType) -> str:
     """Return the name of a type, without the size of its offsets."""
-    if pt.is_struct(kind) or pt.is_map(kind):
-        return "struct" if pt.is_struct(kind) else "map"
-    return "list" if _is_one(kind, _LISTS) else str(kind).removeprefix("large_")
+    if pt.is_struct(data_type) or pt.is_map(data_type):
+        return "struct" if pt.is_struct(data_type) else "map"
+    return "list" if _matches_any(data_type, _LISTS) else str(data_type).removeprefix("large_")
 
 
-def small_type(kind: pa.DataType) -> pa.DataType:
+def small_type(data_type: pa.DataType) -> pa.DataType:
     """Return a type with offsets of 32 bits, at any depth."""
-    if pt.is_struct(kind):
-        return pa.struct([pa.field(each.name, small_type(each.type)) for each in kind])
-    if pt.is_map(kind):
-        return pa.map_(small_type(kind.key_type), small_type(kind.item_type))
-    if _is_one(kind, _LISTS):
-        return pa.list_(pa.field("element", small_type(kind.value_type)))
-    if _is_one(kind, _STRINGS):
+    if pt.is_struct(data_type):
+        return pa.struct([pa.field(field.name, small_type(field.type)) for field in data_type])
+    if pt.is_map(data_type):
+        return pa.map_(small_type(data_type.key_type), small_type(data_type.item_type))
+    if _matches_any(data_type, _LISTS):
+        return pa.list_(pa.field("element", small_type(data_type.value_type)))
+    if _matches_any(data_type, _STRINGS):
         return pa.string()
-    return pa.binary() if _is_one(kind, _BINARIES) else kind
+    return pa.binary() if _matches_any(data_type, _BINARIES) else data_type
 
 
 def table_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
@@ -208,49 +226,51 @@ def table_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     names = set(batch.schema.names)
     arrays = [
-        _cast(batch.column(each.name), each.type)
-        if each.name in names
-        else pa.nulls(len(batch), each.type)
-        for each in schema
+        _cast(batch.column(field.name), field.type)
+        if field.name in names
+        else pa.nulls(len(batch), field.type)
+        for field in schema
     ]
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def _cast(array: pa.Array, data_type: pa.DataType) -> pa.Array:
     if array.type == pa.timestamp("ms", "UTC"):
         outside = is_outside_calendar(array.view(pa.int64()))
         if np.asarray(pc.fill_null(outside, fill_value=False)).any():
             array = pc.if_else(outside, pa.scalar(None, array.type), array)
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
-    if _kind(array.type) == _kind(kind) and not _have_same_members(array.type, kind):
-        return _with_members(array, kind)
-    return array.cast(kind, safe=False)
+    if _type_name(array.type) == _type_name(data_type) and not _has_same_members(
+        array.type, data_type
+    ):
+        return _conform_members(array, data_type)
+    return array.cast(data_type, safe=False)
 
 
-def _have_same_members(own: pa.DataType, kind: pa.DataType) -> bool:
+def _has_same_members(data_type: pa.DataType, expected_type: pa.DataType) -> bool:
     """Return whether two types have the same members in the same order, at any depth."""
-    members, known = _children(own), _children(kind)
-    return list(members) == list(known) and all(
-        _have_same_members(members[name], known[name]) for name in known
+    members, expected_members = _children(data_type), _children(expected_type)
+    return list(members) == list(expected_members) and all(
+        _has_same_members(members[name], expected_members[name]) for name in expected_members
     )
 
 
-def _with_members(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return an array with the members of a type; Arrow does not reorder or add members."""
+def _conform_members(array: pa.Array, data_type: pa.DataType) -> pa.Array:
+    """Reorder and add the members of nested values; the casts of Arrow do not."""
     mask = pc.is_null(array)
-    if pt.is_struct(kind):
+    if pt.is_struct(data_type):
         members = [
-            _cast(array.field(each.name), each.type)
-            if array.type.get_field_index(each.name) >= 0
-            else pa.nulls(len(array), each.type)
-            for each in kind
+            _cast(array.field(field.name), field.type)
+            if array.type.get_field_index(field.name) >= 0
+            else pa.nulls(len(array), field.type)
+            for field in data_type
         ]
-        return pa.StructArray.from_arrays(members, fields=list(kind), mask=mask)
-    # Arrow takes no mask with a slice of offsets.
+        return pa.StructArray.from_arrays(members, fields=list(data_type), mask=mask)
+    # Arrow accepts no mask with a slice of offsets.
     offsets = pa.array(np.array(array.offsets), pa.int32())
-    if pt.is_map(kind):
-        keys, items = _cast(array.keys, kind.key_type), _cast(array.items, kind.item_type)
-        return pa.MapArray.from_arrays(offsets, keys, items, type=kind, mask=mask)
-    values = _cast(array.values, kind.value_type)
-    return pa.ListArray.from_arrays(offsets, values, type=kind, mask=mask)
+    if pt.is_map(data_type):
+        keys, items = _cast(array.keys, data_type.key_type), _cast(array.items, data_type.item_type)
+        return pa.MapArray.from_arrays(offsets, keys, items, type=data_type, mask=mask)
+    values = _cast(array.values, data_type.value_type)
+    return pa.ListArray.from_arrays(offsets, values, type=data_type, mask=mask)

@@ -1,4 +1,4 @@
-"""The types of decoded keys and values, found in the schemas and the records of an export."""
+"""The types of decoded keys and values, determined from the schemas and records of an export."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import replace
 from functools import partial
 
 from kafka_index.commands.export.export_state import ExportState, export_state
-from kafka_index.commands.export.partition_export import SplitWork
+from kafka_index.commands.export.partition_export import SplitTask
 from kafka_index.commands.export.plan import ExportPlan
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.core.errors import InputError, KafkaIndexError, is_retriable
@@ -39,31 +39,35 @@ def find_types(
 ) -> dict[str, TypedColumns]:
     """Return the typed columns of each topic, and add their writer schemas to the export states.
 
-    The type of a topic is fixed before rows are written: by its subjects, by what earlier runs have
-    found in its records, and by the new ones. Raises `InputError` if columns have another form than
-    in earlier runs.
+    The type of a topic is determined before rows are written, by its subjects, by the writer
+    schemas that earlier runs have found in its records, and by the new records. Raises `InputError`
+    if columns have another form than in earlier runs.
     """
-    found: TopicCounts = defaultdict(PartCounts)
+    counts_by_topic: TopicCounts = defaultdict(PartCounts)
     for partition in plan.partitions:
-        known = {} if partition.state is None else partition.state.writers
-        for part, texts in known.items():
-            own = found[partition.partition.topic, part]
-            own.earlier_writers.update(map(Writer.parse, texts))
-    works = [] if settings.types else plan.works
-    for counts in workers.run(
-        works,
+        writers = {} if partition.state is None else partition.state.writers
+        for part, writer_texts in writers.items():
+            part_counts = counts_by_topic[partition.partition.topic, part]
+            part_counts.earlier_writers.update(map(Writer.parse, writer_texts))
+    tasks = [] if settings.types else plan.tasks
+    for split_counts in workers.run(
+        tasks,
         partial(_find_writers, settings=settings.read, decode=decode),
-        sizes=[work.split.size_bytes for work in works],
+        sizes=[task.split.size_bytes for task in tasks],
         description="find the schemas of {:,} splits of records",
         jobs=JobSizes.EQUAL,
     ):
-        for place, one in counts.items():
-            found[place].add(one)
+        for topic_part, counts in split_counts.items():
+            counts_by_topic[topic_part].add(counts)
     types = dict(settings.types)
-    for topic in sorted({work.split.topic for work in works}):
-        types[topic] = _topic_columns(topic, found, decode, settings)
+    for topic in sorted({task.split.topic for task in tasks}):
+        types[topic] = _topic_columns(topic, counts_by_topic, decode, settings)
     check_mapping(decode, types)
-    states = {one.partition: one.state for one in plan.partitions if one.state is not None}
+    states = {
+        partition.partition: partition.state
+        for partition in plan.partitions
+        if partition.state is not None
+    }
     _check_forms(states, types)
     for partition in plan.partitions:
         topic = partition.partition.topic
@@ -71,9 +75,9 @@ def find_types(
             partition.state = replace(
                 partition.state,
                 writers={
-                    part: sorted(one.text for one in found[topic, part].all_writers)
+                    part: sorted(writer.text for writer in counts_by_topic[topic, part].all_writers)
                     for part in decode.parts
-                    if found[topic, part].all_writers
+                    if counts_by_topic[topic, part].all_writers
                 },
                 forms={part: form.value for part, form in types[topic].forms.items()},
             )
@@ -92,53 +96,57 @@ def types_of_logs(
     """
     read = replace(settings.read, columns=("offset",))
     plan = plan_partitions(files, settings=read, max_split_bytes=SEARCHED_SPLIT_BYTES)
-    found = find_writers(plan.splits, read, decode, threads=threads)
-    topics = sorted({one.topic for one in files})
-    types = {topic: _topic_columns(topic, found, decode, settings) for topic in topics}
+    counts_by_topic = find_writers(plan.splits, read, decode, threads=threads)
+    topics = sorted({partition.topic for partition in files})
+    types = {topic: _topic_columns(topic, counts_by_topic, decode, settings) for topic in topics}
     check_mapping(decode, types)
-    partitions = [TopicPartition(one.topic, one.partition) for one in files]
-    states = {one: export_state(settings.folder_of(one)).read() for one in partitions}
-    _check_forms({one: state for one, state in states.items() if state is not None}, types)
+    partitions = [TopicPartition(partition.topic, partition.partition) for partition in files]
+    states = {
+        partition: state
+        for partition in partitions
+        if (state := export_state(settings.folder_of(partition)).read()) is not None
+    }
+    _check_forms(states, types)
     return types
 
 
 def _check_forms(
     states: Mapping[TopicPartition, ExportState], types: Mapping[str, TypedColumns]
 ) -> None:
-    """Refuse to add rows to columns of another form, which readers could not join."""
+    """Raise `InputError` if columns have another form, because readers could not join the rows."""
     for partition, state in states.items():
-        typed = types.get(partition.topic)
-        if typed is None or state.next_offset == state.first_offset:
+        columns = types.get(partition.topic)
+        if columns is None or state.next_offset == state.first_offset:
             continue
-        for part, form in typed.forms.items():
-            before = ColumnForm(state.forms.get(part, form))
-            if before is not form:
+        for part, form in columns.forms.items():
+            earlier_form = ColumnForm(state.forms.get(part, form))
+            if earlier_form is not form:
                 raise InputError(
-                    f"the {part}s of topic {partition.topic} have another form than in earlier "
-                    "runs",
-                    expected=_FORM_TEXTS[before],
+                    f"the {part}s of topic {partition.topic} do not decode to the same form of "
+                    "column as in earlier runs",
+                    expected=_FORM_TEXTS[earlier_form],
                     found=_FORM_TEXTS[form],
-                    hint="give another --output, or the --schemas of the earlier runs",
+                    hint="give the --schemas of the earlier runs, or another --output",
                 )
 
 
 def _topic_columns(
     topic: str,
-    found: TopicCounts,
+    counts_by_topic: TopicCounts,
     decode: DecodeOptions,
     settings: ExportSettings,
 ) -> TypedColumns:
-    # A merge compares the bytes of keys: two schemas may give the same values.
+    # A merge compares the bytes of keys: values of two schemas may be equal.
     names, keeps_raw = settings.needed_columns, settings.is_latest
-    return typed_columns([topic], found, decode, names, keeps_raw=keeps_raw)
+    return typed_columns([topic], counts_by_topic, decode, names, keeps_raw=keeps_raw)
 
 
 def _find_writers(
-    work: SplitWork, _attempt_id: str, *, settings: ReadSettings, decode: DecodeOptions
+    task: SplitTask, _attempt_id: str, *, settings: ReadSettings, decode: DecodeOptions
 ) -> TopicCounts:
-    """Return the schemas that the records of a split were written with; ignores damage."""
+    """Return the writer schemas of the records of a split; damage is ignored."""
     try:
-        return find_writers([work.split], settings, decode)
+        return find_writers([task.split], settings, decode)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise

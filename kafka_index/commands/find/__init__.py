@@ -61,29 +61,30 @@ def find_records(
         ``header('NAME')``, as for `rewrite_dump`. With `decode`, also over members of keys and
         values, such as ``value.total > 100``.
     from_time, to_time : time, optional
-        Only records whose own timestamp is at or after the first, and before the second.
+        Only records whose timestamp is at or after `from_time`, and before `to_time`.
     limit : int, optional
-        The number of records after which the search ends.
+        The maximum number of records. The search stops there.
     isolation : Isolation or str
         ``read_committed`` drops the records of aborted and open transactions.
     max_decompressed_bytes : int
         Memory limit for decompressed records, in bytes.
     threads : int, optional
-        Parts of logs searched at a time; by default one per core, two for remote inputs.
+        Number of parts of logs searched concurrently; by default one per core, two for remote
+        inputs.
     follow_links : bool
         Whether to read index files and checkpoints that are links out of the input.
     decode : Decode or str, optional
-        ``key``, ``value`` or ``both``: these columns have the types of their schemas. Columns with
-        the schema, the type, errors and the bytes of rows that failed come with them.
+        Decode the ``key``, the ``value`` or ``both`` to the types of their schemas. Additional
+        columns have the schema, the type, and the error and bytes of rows that failed.
     schemas : path or str
         ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
         registry.
     value_schema : path, optional
-        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+        A file with the schema of values without a schema ID, such as ``orders.proto#shop.Order``.
     decode_errors : DecodeErrors or str
-        ``keep`` keeps the bytes of what does not decode; ``fail`` raises an error.
+        If a key or value does not decode, ``keep`` returns its bytes, and ``fail`` raises an error.
     schema_context : str
-        The context of the schema ids in the records.
+        The context of the schema IDs in the records.
 
     Returns
     -------
@@ -96,7 +97,7 @@ def find_records(
     InputError
         Nothing is found, or a condition or a time is wrong.
     ConfigError
-        There is no condition, or an argument is wrong.
+        No condition is given, or an argument is wrong.
 
     Examples
     --------

@@ -79,15 +79,15 @@ class FindRequest(DecodeRequest):
         if all(getattr(self, name) is None for name in _CONDITIONS):
             *names, last = (f"{{{name}}}" for name in _CONDITIONS)
             self.refuse(
-                f"no condition: give {', '.join(names)} or {last}; kafka-index cat prints all "
-                "records of a topic"
+                f"a condition is required: give {', '.join(names)} or {last}; kafka-index cat "
+                "prints all records of a topic"
             )
 
 
 def _conditions_usage() -> str:
-    known = parameters(FindRequest)
+    options = parameters(FindRequest)
     return " | ".join(
-        f"--{name.replace('_', '-')} {known[name].kind.metavar}" for name in _CONDITIONS
+        f"--{name.replace('_', '-')} {options[name].kind.metavar}" for name in _CONDITIONS
     )
 
 

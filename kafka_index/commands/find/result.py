@@ -50,12 +50,12 @@ class FoundRecords(SearchedRecords):
         self,
         engine: Engine,
         listener: Listener,
-        listed: ListedPartitions,
+        partition_listing: ListedPartitions,
         plan: ReadPlan,
         request: FindRequest,
         unread: Sequence[str] = (),
     ) -> None:
-        super().__init__(listed, plan, request.limit, unread)
+        super().__init__(partition_listing, plan, request.limit, unread)
         self._engine, self._listener, self._topics = engine, listener, request.topics
 
     def _matches(self) -> Generator[SplitMatches, None, None]:
@@ -69,16 +69,17 @@ class FoundRecords(SearchedRecords):
             listener=self._listener,
         )
 
-    def _records_text(self, records: int, where: str) -> str:
-        few = f"{records or 'no'} record matches"
-        found = f"{format_count(records)} records match" if records > 1 else few
-        where += topics_text(self._topics)
+    def _records_text(self, records: int, searched_data: str) -> str:
+        few_matches = f"{records or 'no'} record matches"
+        matches = f"{format_count(records)} records match" if records > 1 else few_matches
+        searched_data += topics_text(self._topics)
         if self._is_limited:
             return (
-                f"{found}; the search stopped at the limit, and the rest of {where} was not "
-                "searched"
+                f"{matches}; the search stopped at the limit, and the rest of {searched_data} was "
+                "not searched"
             )
-        return f"{found}; searched {'the rest of ' if self._faults.total else ''}{where}"
+        exception = ", except unreadable ranges" if self._faults.total else ""
+        return f"{matches}; searched {searched_data}{exception}"
 
     @property
     def facts(self) -> Sequence[str]:
@@ -88,13 +89,15 @@ class FoundRecords(SearchedRecords):
         facts = []
         if self._plan.settings.isolation is Isolation.READ_COMMITTED:
             facts.append("records of aborted and open transactions were not searched")
-        deleted = sum(
-            one.log_start_offset > one.segments[0].base_offset for one in self._partition_list.files
+        partitions_with_deleted = sum(
+            partition.log_start_offset > partition.segments[0].base_offset
+            for partition in self._partition_list.files
         )
-        if deleted:
+        if partitions_with_deleted:
             facts.append(
-                f"records before the log start offset of {plural(deleted, 'partition')} were not "
-                "searched: they are deleted, and may still be in the files"
+                "deleted records before the log start offset of "
+                f"{plural(partitions_with_deleted, 'partition')} were not searched, although files "
+                "may still contain them"
             )
         return (*facts, *super().facts)
 
@@ -102,8 +105,8 @@ class FoundRecords(SearchedRecords):
     def counts(self) -> Mapping[str, int]:
         """Numbers of found records, partitions, skipped corrupt ranges, and skipped entries."""
         counts = dict(super().counts)
-        found = counts.pop("records")
-        return {"matches": found, "records_found": found, **counts}
+        matches = counts.pop("records")
+        return {"matches": matches, "records_found": matches, **counts}
 
 
 def find(
@@ -131,14 +134,14 @@ def find(
         ),
     )
     with reading_inputs(follow_links=request.follow_links) as unread:
-        listed = list_partitions(
+        partition_listing = list_partitions(
             request.inputs, topics=request.topics, tiered=request.tiered, indexes=request.indexes
         )
         plan = plan_partitions(
-            listed.files,
+            partition_listing.files,
             settings=settings,
             max_split_bytes=SEARCHED_SPLIT_BYTES,
-            finder=listed.gap_finder(request.max_decompressed_bytes),
+            finder=partition_listing.gap_finder(request.max_decompressed_bytes),
         )
         # The printed record also has the bytes.
         is_printed = request.columns is not None
@@ -157,4 +160,6 @@ def find(
             )
             if request.where is not None:
                 plan = typed_records.with_condition(plan, request.decode, request.where)
-    return FoundRecords(engine, listener or SILENT, listed, plan, request, unread_texts(unread))
+    return FoundRecords(
+        engine, listener or SILENT, partition_listing, plan, request, unread_texts(unread)
+    )

@@ -75,29 +75,29 @@ def _import_on_threads(
     engine: Engine, files: Sequence[TableFile], output: Output, settings: ImportSettings
 ) -> Imported:
     digest = digest_of_import(files, settings)
-    published: dict[TopicPartition, ImportCounts] = {}
+    published_counts: dict[TopicPartition, ImportCounts] = {}
 
     def add(imported: ImportedPartition) -> None:
-        published[imported.staged.partition] = imported.counts
+        published_counts[imported.staged.partition] = imported.counts
 
     with (
         engine.start("import", after_failure=AFTER_FAILURE) as workers,
         output,
     ):
-        if finished := finished_import(output.root, digest, settings.mode):
-            return finished, False
+        if earlier_counts := finished_import(output.root, digest, settings.mode):
+            return earlier_counts, False
         target = ImportTarget(output, settings.mode)
         output.make_staging()
         try:
-            with running_import(output.root, digest, settings) as continued:
-                batches = sorted_records(files, continued, threads=workers.count)
-                import_sorted(batches, target, continued, add, threads=workers.count)
+            with running_import(output.root, digest, settings) as run_settings:
+                batches = sorted_records(files, run_settings, threads=workers.count)
+                import_sorted(batches, target, run_settings, add, threads=workers.count)
                 output.remove_staging()
         except InputError as error:
-            if published:
-                error.add_note(f"{plural(len(published), 'partition')} are written")
+            if published_counts:
+                error.add_note(f"{plural(len(published_counts), 'partition')} already imported")
             raise
-    return published, True
+    return published_counts, True
 
 
 def import_sorted(
@@ -158,7 +158,7 @@ def import_sorted(
             raise
     if current is None:
         raise source.error or InputError("the input has no records")
-    target.remove_others()
+    target.remove_other_partitions()
 
 
 def _write(
@@ -260,7 +260,7 @@ class _PartitionQueue:
                 while not (self._waiting or self._is_complete or space.is_stopped):
                     space.changed.wait()
                 if space.is_stopped:
-                    raise InputError("the import has been stopped")
+                    raise InputError("the import was stopped")
                 if not self._waiting:
                     if self._error is not None:
                         raise self._error

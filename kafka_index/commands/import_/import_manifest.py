@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from dataclasses import asdict, dataclass, field, fields, replace
 
 from kafka_index.commands.import_.request import ImportMode, ImportSettings
-from kafka_index.commands.import_.table_files import TableFile, errors_of
+from kafka_index.commands.import_.table_files import TableFile, convert_read_errors
 from kafka_index.core.errors import KafkaIndexError, is_retriable
 from kafka_index.core.format.names import TopicPartition, parse_partition_directory
 from kafka_index.core.format.state_files import FileName, Int32, Int64, Offset, Size
@@ -33,9 +33,16 @@ IMPORT_MANIFEST = ".import.kafka-index"
 class ImportCounts:
     """The counts of an import of a partition.
 
-    `first_offset` is the offset of the first imported record. End offset, segments and size
-    describe the complete log. `cut_bytes` is the size of an incomplete last batch that was
-    truncated before the import appended to the log.
+    Attributes
+    ----------
+    records : int
+        The number of imported records.
+    first_offset : int
+        The offset of the first imported record.
+    end_offset, segments, size_bytes : int
+        Of the complete log.
+    cut_bytes : int
+        The size of an incomplete last batch that was truncated before the import appended records.
     """
 
     records: Offset
@@ -69,7 +76,7 @@ class _ImportRun(RunState):
     partitions: Int32 | None = None
 
 
-_COUNTS = tuple(each.name for each in fields(ImportCounts))
+_COUNTS = tuple(count.name for count in fields(ImportCounts))
 
 
 def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> None:
@@ -78,7 +85,11 @@ def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> 
     with publishing(directory, "list the partition"):
         files = tuple(os.listdir(directory))
     manifest = _ImportManifest(
-        **asdict(counts), run=run_id, logs=_sizes(logs), mtimes_ns=_mtimes(logs), files=files
+        **asdict(counts),
+        run=run_id,
+        logs=_log_sizes(logs),
+        mtimes_ns=_log_mtimes(logs),
+        files=files,
     )
     # The publication of the directory makes its files durable.
     _manifest(directory).write(manifest, durable=False)
@@ -86,31 +97,31 @@ def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> 
 
 def is_import(directory: str) -> bool:
     """Return whether an import wrote the logs of a partition."""
-    found = _manifest(directory).read()
-    return found is not None and found.logs == _sizes(read_signature(directory))
+    manifest = _manifest(directory).read()
+    return manifest is not None and manifest.logs == _log_sizes(read_signature(directory))
 
 
-def end_of_import(directory: str) -> int:
-    """Return the offset after the last imported record of a partition; 0 for none."""
-    found = _manifest(directory).read()
-    return 0 if found is None else found.end_offset
+def imported_end_offset(directory: str) -> int:
+    """Return the offset after the last imported record of a partition; 0 without an import."""
+    manifest = _manifest(directory).read()
+    return 0 if manifest is None else manifest.end_offset
 
 
-def imported_by(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
+def list_imported_partitions(root: str, run_id: str) -> dict[TopicPartition, ImportCounts]:
     """Return the partitions that a run imported and that have not changed since."""
-    found = {}
+    counts_by_partition = {}
     for name in partition_names(root):
         directory = os.path.join(root, name)
         counts, partition = counts_of_run(directory, run_id), parse_partition_directory(name)
         if counts is not None and partition is not None and is_import(directory):
-            found[partition] = counts
-    return found
+            counts_by_partition[partition] = counts
+    return counts_by_partition
 
 
 def counts_of_run(directory: str, run_id: str) -> ImportCounts | None:
     """Return the counts of a partition that a run imported, otherwise None."""
-    found = _manifest(directory).read()
-    return found.counts if found is not None and found.run == run_id else None
+    manifest = _manifest(directory).read()
+    return manifest.counts if manifest is not None and manifest.run == run_id else None
 
 
 def partition_names(root: str) -> Iterable[str]:
@@ -131,31 +142,31 @@ def _manifest(directory: str) -> StateFile[_ImportManifest]:
     return StateFile(path, _ImportManifest, what="manifest of an import")
 
 
-def _run_file(root: str) -> StateFile[_ImportRun]:
+def _import_state(root: str) -> StateFile[_ImportRun]:
     return StateFile(os.path.join(root, IMPORT_MANIFEST), _ImportRun, what="state of an import")
 
 
-def _sizes(logs: Signature | None) -> dict[str, int]:
+def _log_sizes(logs: Signature | None) -> dict[str, int]:
     return {name: size for name, size, _ in logs or ()}
 
 
-def _mtimes(logs: Signature | None) -> dict[str, int]:
+def _log_mtimes(logs: Signature | None) -> dict[str, int]:
     return {name: mtime_ns for name, _, mtime_ns in logs or ()}
 
 
-def _is_unchanged(directory: str) -> bool:
+def _is_unchanged_import(directory: str) -> bool:
     """Return whether no log was written and no file removed since an import."""
-    found = _manifest(directory).read()
-    if found is None or found.mtimes_ns != _mtimes(read_signature(directory)):
+    manifest = _manifest(directory).read()
+    if manifest is None or manifest.mtimes_ns != _log_mtimes(read_signature(directory)):
         return False
-    return {*found.files} <= {*os.listdir(directory)}
+    return {*manifest.files} <= {*os.listdir(directory)}
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
-    """Return the digest of an import: of the versions of its files, and of its settings."""
+    """Return the digest of the settings of an import and the versions of its files."""
     digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
     for file in files:
-        with errors_of(file):
+        with convert_read_errors(file):
             digest.update(repr((file, store_of(file.path).info(file.path))).encode())
             if file.layout is not None:
                 digest.update(repr(file.layout).encode())
@@ -173,31 +184,31 @@ def running_import(
 ) -> Iterator[ImportSettings]:
     """Write the state file of an import at its start and its end, in a locked data directory.
 
-    Yields the settings, with the run ID and time of the import that is continued, if any. `lock` is
+    Yields the settings. If an import is continued, they have its run ID and time. `lock` is
     acquired for the end if the import releases the lock in between. Raises `PublishError` if the
-    file cannot be written or the lock acquired: the import can be continued.
+    file cannot be written or the lock cannot be acquired. The import can then be continued.
     """
-    file = _run_file(root)
-    before = file.read()
+    state_file = _import_state(root)
+    earlier_run = state_file.read()
     run = _ImportRun(inputs=digest, run=settings.run_id, now_ms=settings.now_ms)
-    if before is not None and before.inputs == digest and not before.is_finished:
-        run = before
-    file.write(run)
+    if earlier_run is not None and earlier_run.inputs == digest and not earlier_run.is_finished:
+        run = earlier_run
+    state_file.write(run)
     try:
         yield replace(settings, run_id=run.run, now_ms=run.now_ms)
     except Exception as error:
         if not is_retriable(error):
             # A retry would fail again, so the state of an earlier import is restored.
             with suppress(KafkaIndexError), lock or nullcontext():
-                if before is None or before is run:
-                    file.remove()
+                if earlier_run is None or earlier_run is run:
+                    state_file.remove()
                 else:
-                    file.write(before)
+                    state_file.write(earlier_run)
         raise
     with lock or nullcontext():
-        sync([root], "make it durable")
-        count = len(imported_by(root, run.run))
-        file.write(replace(run, is_finished=True, partitions=count))
+        sync([root], "make the import durable")
+        count = len(list_imported_partitions(root, run.run))
+        state_file.write(replace(run, is_finished=True, partitions=count))
 
 
 def finished_import(
@@ -205,14 +216,15 @@ def finished_import(
 ) -> Mapping[TopicPartition, ImportCounts]:
     """Return the counts of the same import if it is finished and its output unchanged.
 
-    Otherwise the result is empty, and so it is with `OVERWRITE`, which always writes again.
+    Otherwise the result is empty. With `OVERWRITE`, it is always empty, because an overwrite always
+    writes again.
     """
-    run = _run_file(root).read()
+    run = _import_state(root).read()
     if mode is ImportMode.OVERWRITE or run is None or not run.is_finished or run.inputs != digest:
         return {}
-    found = {
+    unchanged_counts = {
         partition: counts
-        for partition, counts in imported_by(root, run.run).items()
-        if _is_unchanged(os.path.join(root, partition.directory_name))
+        for partition, counts in list_imported_partitions(root, run.run).items()
+        if _is_unchanged_import(os.path.join(root, partition.directory_name))
     }
-    return found if len(found) == run.partitions else {}
+    return unchanged_counts if len(unchanged_counts) == run.partitions else {}

@@ -18,13 +18,13 @@ from kafka_index.commands.import_.import_columns import KCAT_COLUMNS
 from kafka_index.commands.import_.request import ImportLayout
 from kafka_index.commands.import_.table_files import (
     FIELDS,
+    FieldEncodings,
     FileLayout,
     TableFile,
-    Text,
-    TextOf,
+    TextEncoding,
     column_names,
-    errors_of,
-    is_typed,
+    convert_read_errors,
+    is_avro_or_parquet,
     list_files,
     list_table_files,
 )
@@ -37,14 +37,14 @@ _CONVERTERS = {
     "header.converter": "headers",
 }
 #: The converters of Kafka Connect, by the last word of their class.
-_TEXTS = {
-    "string": Text.STRING,
-    "stringconverter": Text.STRING,
-    "simpleheaderconverter": Text.STRING,
-    "bytes": Text.BASE64,
-    "bytearrayconverter": Text.BASE64,
-    "json": Text.JSON,
-    "jsonconverter": Text.JSON,
+_ENCODINGS = {
+    "string": TextEncoding.STRING,
+    "stringconverter": TextEncoding.STRING,
+    "simpleheaderconverter": TextEncoding.STRING,
+    "bytes": TextEncoding.BASE64,
+    "bytearrayconverter": TextEncoding.BASE64,
+    "json": TextEncoding.JSON,
+    "jsonconverter": TextEncoding.JSON,
 }
 _OFFSETS, _PACKED = "offsets", "packed"
 _TEMPLATE, _DELIMITER = "file.name.template", "file.delim"
@@ -59,18 +59,20 @@ _PATTERNS = {
     "start_offset": r"(?P<offset>\d+)",
     "timestamp": r"\d+",
 }
-_SPARK = frozenset(("key", "value", "topic", "partition", "offset", "timestamp", "timestampType"))
+_SPARK_COLUMNS = frozenset(
+    ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
+)
 
-#: The files that Confluent's connector writes of the same records, and the columns in them.
+#: Suffixes of the files that Confluent's connector writes for the same records, and their columns.
 _VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
-_TIMELESS = "without timestamps in the files, records get the time of the import"
+_NO_TIMESTAMPS = "the files contain no timestamps: records get the time of the import"
 
 
 @dataclass(frozen=True, slots=True)
 class LayoutProperties:
     """The settings of a sink connector that its files do not contain."""
 
-    texts: TextOf = field(default_factory=TextOf)
+    texts: FieldEncodings = field(default_factory=FieldEncodings)
     is_packed: bool = False
     template: str = _DEFAULT_TEMPLATE
     delimiter: str = _DEFAULT_DELIMITER
@@ -82,20 +84,20 @@ class LayoutProperties:
         """Parse properties; raises `ConfigError` for an unknown name or value."""
         for name in properties:
             if name not in _PROPERTIES:
-                near = difflib.get_close_matches(name, _PROPERTIES, n=1)
+                close_names = difflib.get_close_matches(name, _PROPERTIES, n=1)
                 raise ConfigError(
-                    f"{name} is not a property of a layout",
+                    f"{name} is not a layout property",
                     expected=f"one of {', '.join(_PROPERTIES)}",
-                    hint=f"did you mean {near[0]}?" if near else None,
+                    hint=f"did you mean {close_names[0]}?" if close_names else None,
                 )
-        texts = {}
+        encodings = {}
         for name, column in _CONVERTERS.items():
-            given = properties.get(name)
-            if given is not None:
-                texts[column] = _TEXTS.get(given.rpartition(".")[2].lower())
-                if texts[column] is None:
+            converter = properties.get(name)
+            if converter is not None:
+                encodings[column] = _ENCODINGS.get(converter.rpartition(".")[2].lower())
+                if encodings[column] is None:
                     raise _invalid(
-                        name, "string, bytes, json, or the class of such a converter", given
+                        name, "string, bytes, json, or the class of such a converter", converter
                     )
         offsets = properties.get(_OFFSETS, _PACKED)
         if offsets != _PACKED:
@@ -109,7 +111,7 @@ class LayoutProperties:
         if not properties.get(_DELIMITER, _DEFAULT_DELIMITER):
             raise _invalid(_DELIMITER, "a text", "")
         return cls(
-            TextOf(**texts),
+            FieldEncodings(**encodings),
             _OFFSETS in properties,
             properties.get(_TEMPLATE, _DEFAULT_TEMPLATE),
             properties.get(_DELIMITER, _DEFAULT_DELIMITER),
@@ -118,8 +120,8 @@ class LayoutProperties:
         )
 
 
-def _invalid(name: str, expected: str, found: str) -> ConfigError:
-    return ConfigError(f"{name} has an invalid value", expected=expected, found=repr(found))
+def _invalid(name: str, expected: str, value: str) -> ConfigError:
+    return ConfigError(f"{name} has an invalid value", expected=expected, found=repr(value))
 
 
 def list_layout_files(
@@ -127,38 +129,40 @@ def list_layout_files(
 ) -> tuple[list[TableFile], list[str]]:
     """List the files of inputs with their layout; None is the layout of `export`.
 
-    Also returns notices: sentences for users about the limits of these files.
+    The second result contains notices for users about the limits of these files.
     """
-    given = LayoutProperties.of_properties(properties)
+    layout_properties = LayoutProperties.of_properties(properties)
     if layout is None:
         return list_table_files(inputs), []
     paths = list_files(inputs)
     notices = []
     if layout is ImportLayout.AUTO:
-        recognised = _recognised(paths, given)
-        if recognised is None:
-            notices.append("the files have the columns of kafka-index's own export")
+        detected_layout = _detect_layout(paths, layout_properties)
+        if detected_layout is None:
+            notices.append("the files have the columns that kafka-index export writes")
             return list_table_files(inputs), notices
-        layout = recognised
+        layout = detected_layout
         notices.append(f"the files are read with the layout {layout}")
     if layout in (ImportLayout.SPARK, ImportLayout.KCAT):
-        default = Text.BASE64 if layout is ImportLayout.SPARK else Text.STRING
-        texts = TextOf(*(text or default for text in given.texts))
-        base = FileLayout(str(layout), (*FIELDS, "topic", "partition", "timestampType"), texts)
+        default = TextEncoding.BASE64 if layout is ImportLayout.SPARK else TextEncoding.STRING
+        encodings = FieldEncodings(*(encoding or default for encoding in layout_properties.texts))
+        base = FileLayout(str(layout), (*FIELDS, "topic", "partition", "timestampType"), encodings)
         return [TableFile(path, layout=base) for path in paths], [*notices, *_json_notices(base)]
     is_confluent = layout is ImportLayout.CONFLUENT_S3
-    layouts = _with_ends((_confluent_layouts if is_confluent else _aiven_layouts)(paths, given))
-    files = [TableFile(path, layout=each) for path, each in layouts]
-    return files, [*notices, *_notices(*layouts[0])]
+    layouts = _add_end_offsets(
+        (_confluent_layouts if is_confluent else _aiven_layouts)(paths, layout_properties)
+    )
+    files = [TableFile(path, layout=file_layout) for path, file_layout in layouts]
+    return files, [*notices, *_layout_notices(*layouts[0])]
 
 
-def _notices(path: str, layout: FileLayout) -> list[str]:
+def _layout_notices(path: str, layout: FileLayout) -> list[str]:
     """Return notices about the contents that files of a layout lack."""
-    found = []
+    notices = []
     if "timestamp" not in layout.names:
-        found.append(_TIMELESS)
+        notices.append(_NO_TIMESTAMPS)
     if layout.counts_offsets:
-        found.append(
+        notices.append(
             "consecutive offsets are assigned, starting at the offsets in the file names"
             + (
                 ", without the gaps that the files do not show"
@@ -167,167 +171,181 @@ def _notices(path: str, layout: FileLayout) -> list[str]:
             )
         )
     if "headers" not in layout.names:
-        found.append("the files contain no headers")
-    elif layout.kind == ImportLayout.AIVEN_S3 and is_typed(path):
-        found.append(
-            "headers are maps in these files: repeated keys and the order of headers are lost"
-        )
+        notices.append("the files contain no headers")
+    elif layout.kind == ImportLayout.AIVEN_S3 and is_avro_or_parquet(path):
+        notices.append("the files contain headers as maps, without repeated keys and their order")
     if layout.csv_fields:
-        found.append("CSV does not distinguish null from an empty value: null is written")
-    return [*found, *_json_notices(layout)]
+        notices.append("CSV does not distinguish null from an empty value: records get null")
+    return [*notices, *_json_notices(layout)]
 
 
 def _json_notices(layout: FileLayout) -> list[str]:
     """Return notices about the columns that are serialized again as JSON."""
     return [
         f"{name} is written as JSON text, which may differ from the bytes of the original record"
-        for name, text in zip(TextOf._fields, layout.texts, strict=True)
-        if text is Text.JSON and name in layout.names
+        for name, encoding in zip(FieldEncodings._fields, layout.texts, strict=True)
+        if encoding is TextEncoding.JSON and name in layout.names
     ]
 
 
-def _recognised(paths: Sequence[str], given: LayoutProperties) -> ImportLayout | None:
-    """Detect the layout of all files; None for files of `export`."""
+def _detect_layout(
+    paths: Sequence[str], layout_properties: LayoutProperties
+) -> ImportLayout | None:
+    """Detect the layout of the files; return None for files of `export`."""
     names = [os.path.basename(path) for path in paths]
     if all(_confluent_pattern(_DEFAULT_DELIMITER).fullmatch(name) for name in names):
         return ImportLayout.CONFLUENT_S3
     columns = set(_columns(paths[0]))
-    if columns >= {*_SPARK, "leader_epoch"}:
+    if columns >= {*_SPARK_COLUMNS, "leader_epoch"}:
         return None
-    if _SPARK <= columns <= {*_SPARK, "headers"}:
+    if _SPARK_COLUMNS <= columns <= {*_SPARK_COLUMNS, "headers"}:
         return ImportLayout.SPARK
     if columns >= KCAT_COLUMNS and "value" not in columns:
         return ImportLayout.KCAT
-    pattern = _aiven_pattern(given.template)
+    pattern = _aiven_pattern(layout_properties.template)
     if all(map(pattern.search, paths)) and columns and columns <= set(FIELDS):
         return ImportLayout.AIVEN_S3
     raise InputError(
         "the layout of the files is not recognised",
         path=paths[0],
         found=", ".join(sorted(columns)) or "no columns",
-        hint="give it: spark, kcat, confluent-s3 or aiven-s3",
+        hint="give --layout spark, kcat, confluent-s3 or aiven-s3",
     )
 
 
 def _columns(path: str) -> tuple[str, ...]:
-    with errors_of(TableFile(path)):
+    with convert_read_errors(TableFile(path)):
         return column_names(path)
 
 
 def _confluent_pattern(delimiter: str) -> re.Pattern[str]:
-    mark = re.escape(delimiter)
+    separator = re.escape(delimiter)
     return re.compile(
-        rf"(?P<topic>[a-zA-Z0-9._-]+?){mark}(?P<partition>\d+){mark}(?P<offset>\d+)"
+        rf"(?P<topic>[a-zA-Z0-9._-]+?){separator}(?P<partition>\d+){separator}(?P<offset>\d+)"
         r"(?P<view>\.keys|\.headers)?(?P<ending>\..+)"
     )
 
 
 def _confluent_layouts(
-    paths: Sequence[str], given: LayoutProperties
+    paths: Sequence[str], layout_properties: LayoutProperties
 ) -> list[tuple[str, FileLayout]]:
-    """Return the files of values, each with its files of keys and headers."""
-    pattern = _confluent_pattern(given.delimiter)
+    """Return the layout of each file of values, with its files of keys and headers."""
+    pattern = _confluent_pattern(layout_properties.delimiter)
     views: dict[tuple[str, str], dict[str, str]] = {}
-    parsed = {}
+    name_matches = {}
     for path in paths:
         folder, name = os.path.split(path)
         match = pattern.fullmatch(name)
         if match is None:
             raise _wrong_name(
-                path, f"TOPIC{given.delimiter}PARTITION{given.delimiter}OFFSET.EXTENSION"
+                path,
+                f"TOPIC{layout_properties.delimiter}PARTITION{layout_properties.delimiter}OFFSET.EXTENSION",
             )
-        start = (folder, name[: match.end("offset")])
+        name_start = (folder, name[: match.end("offset")])
         view = (match["view"] or ".value")[1:]
-        if view in views.setdefault(start, {}):
-            raise InputError(f"two files of the same {view}", path=path, found=views[start][view])
-        views[start][view] = path
-        parsed[start] = match
-    with_views = {frozenset(files) for files in views.values()}
+        if view in views.setdefault(name_start, {}):
+            raise InputError(
+                f"two files contain the same {view}", path=path, found=views[name_start][view]
+            )
+        views[name_start][view] = path
+        name_matches[name_start] = match
+    view_sets = {frozenset(files) for files in views.values()}
     for files in views.values():
         path = files.get("value") or next(iter(files.values()))
         if "value" not in files:
             raise InputError(
-                "a file of keys or headers without a file of values: the connector writes "
-                "tombstones like this, without their offsets",
+                "the file of keys or headers has no file of values. The connector writes only "
+                "these files for tombstones, without offsets",
                 path=path,
-                hint="omit these files",
+                hint="omit the file",
             )
-        if len(with_views) > 1 and set(files) != set().union(*with_views):
+        if len(view_sets) > 1 and set(files) != set().union(*view_sets):
             raise InputError(
-                "some files of values have a file of keys or headers, and this one does not",
+                "the file of keys or headers is missing, but other files of values have it",
                 path=path,
             )
-    columns = next(iter(with_views))
-    names = ("topic", "partition", "offset", *(_VIEWS[view] for view in _VIEWS if view in columns))
-    base = FileLayout("confluent-s3", names, given.texts, is_packed=given.is_packed)
+    view_names = next(iter(view_sets))
+    names = (
+        "topic",
+        "partition",
+        "offset",
+        *(_VIEWS[view] for view in _VIEWS if view in view_names),
+    )
+    base = FileLayout(
+        "confluent-s3", names, layout_properties.texts, is_packed=layout_properties.is_packed
+    )
     return [
         (
             files["value"],
             replace(
-                _numbered(base, parsed[start]),
+                _place_in_partition(base, name_matches[name_start]),
                 keys=files.get("keys"),
                 headers=files.get("headers"),
             ),
         )
-        for start, files in views.items()
+        for name_start, files in views.items()
     ]
 
 
 def _aiven_pattern(template: str) -> re.Pattern[str]:
-    """Return the pattern of paths that end with a name of a template."""
-    parts, end, seen = [], 0, set()
+    """Return a pattern for paths whose file names have the form of a template."""
+    pattern_parts, literal_start, used_variables = [], 0, set()
     for match in _VARIABLE.finditer(template):
         name = match[1]
         if name not in _PATTERNS:
             raise ConfigError(
-                f"{_TEMPLATE} has a variable other than topic, partition and offset",
+                f"{_TEMPLATE} contains an unsupported variable",
                 expected=", ".join(_PATTERNS),
                 found=name,
             )
-        known = f"(?P={'offset' if name == 'start_offset' else name})"
-        parts += [re.escape(template[end : match.start()])]
-        parts += [known if name in seen and name != "timestamp" else _PATTERNS[name]]
-        seen.add(name)
-        end = match.end()
-    parts.append(re.escape(template[end:]))
-    if not {"topic", "partition", "start_offset"} <= seen:
-        raise _invalid(_TEMPLATE, "topic, partition and start_offset in it", template)
-    # Names of the default template end only with .avro and the suffix of the compression.
+        back_reference = f"(?P={'offset' if name == 'start_offset' else name})"
+        pattern_parts += [re.escape(template[literal_start : match.start()])]
+        pattern_parts += [
+            back_reference if name in used_variables and name != "timestamp" else _PATTERNS[name]
+        ]
+        used_variables.add(name)
+        literal_start = match.end()
+    pattern_parts.append(re.escape(template[literal_start:]))
+    if not {"topic", "partition", "start_offset"} <= used_variables:
+        raise _invalid(_TEMPLATE, "a template with topic, partition and start_offset", template)
+    # With the default template, names may end with .avro and the suffix of the compression.
     endings = r"(\.avro)?(\.gz|\.snappy|\.zst)?" if template == _DEFAULT_TEMPLATE else ""
-    return re.compile(f"(^|(?<=/)){''.join(parts)}{endings}$")
+    return re.compile(f"(^|(?<=/)){''.join(pattern_parts)}{endings}$")
 
 
-def _aiven_layouts(paths: Sequence[str], given: LayoutProperties) -> list[tuple[str, FileLayout]]:
-    pattern = _aiven_pattern(given.template)
-    fields: tuple[str, ...] = given.csv_fields or _columns(paths[0])
+def _aiven_layouts(
+    paths: Sequence[str], layout_properties: LayoutProperties
+) -> list[tuple[str, FileLayout]]:
+    pattern = _aiven_pattern(layout_properties.template)
+    fields: tuple[str, ...] = layout_properties.csv_fields or _columns(paths[0])
     if not fields or not set(fields) <= set(FIELDS):
         raise InputError(
-            "the first file has fields that are not fields of a record",
+            "the first file has no fields, or other fields than a record",
             path=paths[0],
             expected=", ".join(FIELDS),
-            found=", ".join(fields) or "none, as in CSV",
-            hint=f"for CSV, give its fields in order with the property {_CSV_FIELDS}",
+            found=", ".join(fields) or "no fields (as in CSV)",
+            hint=f"for CSV, give the fields of a line with the property {_CSV_FIELDS}",
         )
     names = tuple(dict.fromkeys((*fields, "topic", "partition", "offset")))
     base = FileLayout(
         "aiven-s3",
         names,
-        given.texts,
-        csv_fields=given.csv_fields,
-        csv_base64=given.csv_base64,
-        is_packed=given.is_packed,
+        layout_properties.texts,
+        csv_fields=layout_properties.csv_fields,
+        csv_base64=layout_properties.csv_base64,
+        is_packed=layout_properties.is_packed,
         counts_offsets="offset" not in fields,
     )
-    found = []
+    layouts = []
     for path in paths:
         match = pattern.search(path)
         if match is None:
-            raise _wrong_name(path, given.template)
-        found.append((path, _numbered(base, match)))
-    return found
+            raise _wrong_name(path, layout_properties.template)
+        layouts.append((path, _place_in_partition(base, match)))
+    return layouts
 
 
-def _numbered(base: FileLayout, match: re.Match[str]) -> FileLayout:
+def _place_in_partition(base: FileLayout, match: re.Match[str]) -> FileLayout:
     return replace(
         base,
         topic=match["topic"],
@@ -338,31 +356,33 @@ def _numbered(base: FileLayout, match: re.Match[str]) -> FileLayout:
 
 def _wrong_name(path: str, expected: str) -> InputError:
     return InputError(
-        "the name of the file does not match the layout",
+        "the file name does not match the layout",
         path=path,
         expected=expected,
-        hint="omit the file, or give the property that determines the names",
+        hint="omit the file, or give the property file.name.template or file.delim",
     )
 
 
-def _with_ends(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, FileLayout]]:
+def _add_end_offsets(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, FileLayout]]:
     """Sort the files by topic, partition and offset; add the start offset of the next file."""
-    ordered = sorted(layouts, key=lambda pair: (*_partition_of(pair[1]), pair[1].start_offset))
-    found = []
-    for (path, layout), following in zip_longest(ordered, ordered[1:]):
-        end = None
+    sorted_layouts = sorted(
+        layouts, key=lambda pair: (*_partition_of(pair[1]), pair[1].start_offset)
+    )
+    layouts_with_ends = []
+    for (path, layout), following in zip_longest(sorted_layouts, sorted_layouts[1:]):
+        end_offset = None
         if following is not None and _partition_of(following[1]) == _partition_of(layout):
-            end = following[1].start_offset
-            if end == layout.start_offset and layout.counts_offsets:
+            end_offset = following[1].start_offset
+            if end_offset == layout.start_offset and layout.counts_offsets:
                 raise InputError(
                     "two files of a partition start at the same offset",
                     path=path,
                     found=following[0],
                 )
         if layout.start_offset >= INT64_MAX:
-            raise InputError("the offset in the name has no successor", path=path)
-        found.append((path, replace(layout, end_offset=end)))
-    return found
+            raise InputError("the offset in the file name is too large", path=path)
+        layouts_with_ends.append((path, replace(layout, end_offset=end_offset)))
+    return layouts_with_ends
 
 
 def _partition_of(layout: FileLayout) -> tuple[str | None, int]:

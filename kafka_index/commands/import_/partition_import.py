@@ -22,7 +22,7 @@ from kafka_index.commands.import_.import_manifest import (
     IMPORT_MANIFEST,
     ImportCounts,
     counts_of_run,
-    end_of_import,
+    imported_end_offset,
     is_import,
     partition_names,
     write_import_manifest,
@@ -58,7 +58,7 @@ from kafka_index.core.records.record_batch import BatchEncoder
 class ImportTarget:
     """The partitions that an import publishes in a locked data directory.
 
-    Raises `InputError` if it would overwrite a partition that has changed since its import.
+    Raises `InputError` if a partition to overwrite has changed since its import.
     """
 
     def __init__(self, output: Output, mode: ImportMode) -> None:
@@ -73,7 +73,7 @@ class ImportTarget:
             publish_directory(self.output.root, partition.staged)
         self._published.add(partition.staged.partition.directory_name)
 
-    def remove_others(self) -> None:
+    def remove_other_partitions(self) -> None:
         """With `OVERWRITE`, remove the partitions that this import did not write."""
         if self._mode is not ImportMode.OVERWRITE:
             return
@@ -81,71 +81,78 @@ class ImportTarget:
             if name not in self._published:
                 path = os.path.join(self.output.root, name)
                 if not is_import(path):
-                    raise not_an_import(path)
+                    raise changed_partition_error(path)
                 withdraw_directory(path, self.output.staging)
 
 
 def check_overwrite(root: str) -> None:
-    """Reject a directory with a partition that has changed since its import."""
+    """Raise `InputError` if a partition of a directory has changed since its import."""
     for name in partition_names(root):
         if not is_import(os.path.join(root, name)):
-            raise not_an_import(os.path.join(root, name))
+            raise changed_partition_error(os.path.join(root, name))
 
 
 def check_loaded(
     log: PartitionLogWriter, directory: str, partition: TopicPartition, logs: Signature
 ) -> int:
-    """Check that loading the copy of a partition lost no records; return the truncated bytes.
+    """Raise `InputError` if loading the copy of a partition lost records.
 
-    `directory` is the original, and `logs` its logs. Truncated zeros do not count.
+    `directory` is the original partition, and `logs` are its logs. Returns the number of truncated
+    bytes, without the zeros of a preallocated file.
     """
     cut_bytes = 0
     sizes = {
         segment_file_name(segment.base_offset, LOG_SUFFIX): segment.size_bytes
         for segment in log.segments
     }
-    was = [(name, size) for name, size, _ in logs if parse_segment_file(name) is not None]
-    for name, size in was:
-        left = sizes.get(name)
-        if left == size:
+    original_sizes = [
+        (name, size) for name, size, _ in logs if parse_segment_file(name) is not None
+    ]
+    for name, size in original_sizes:
+        remaining_bytes = sizes.get(name)
+        if remaining_bytes == size:
             continue
         path = os.path.join(directory, name)
-        stop = _stop_of(path) if left is not None and name == was[-1][0] else None
-        if stop is None or stop.position_bytes != left or not stop.is_tail:
+        scan_end = (
+            _scan_to_end(path)
+            if remaining_bytes is not None and name == original_sizes[-1][0]
+            else None
+        )
+        if scan_end is None or scan_end.position_bytes != remaining_bytes or not scan_end.is_tail:
             raise InputError(
-                "the log is corrupt: loading would delete records",
+                "the log is corrupt: a broker would delete records when it loads the log",
                 path=path,
-                position_bytes=left,
-                hint="kafka-index verify shows the corruption; kafka-index restore makes an intact "
-                "copy, to which an import can append",
+                position_bytes=remaining_bytes,
+                hint="run kafka-index verify to list the corruption; kafka-index restore writes an "
+                "intact copy, to which records can be appended",
             )
-        committed = DataDirectory(os.path.dirname(directory)).committed_end(partition)
-        if committed > log.log_end_offset:
+        committed_end = DataDirectory(os.path.dirname(directory)).committed_end(partition)
+        if committed_end > log.log_end_offset:
             raise InputError(
-                "the log ends before its high watermark or recovery point: committed records are "
-                "lost",
+                "committed records are lost: the log ends before its high watermark or recovery "
+                "point",
                 path=path,
-                position_bytes=left,
-                expected=f"an end at offset {committed} or later",
+                position_bytes=remaining_bytes,
+                expected=f"a log end offset of {committed_end} or more",
                 found=log.log_end_offset,
                 hint="restore the partition from another replica",
             )
-        cut_bytes = 0 if stop.code == PREALLOCATED_TAIL else size - left
-    recorded = end_of_import(directory)
-    if recorded > log.log_end_offset:
+        cut_bytes = 0 if scan_end.code == PREALLOCATED_TAIL else size - remaining_bytes
+    imported_end = imported_end_offset(directory)
+    if imported_end > log.log_end_offset:
         raise InputError(
-            "the log ends before records of an earlier import: they are lost",
-            path=os.path.join(directory, was[-1][0]) if was else directory,
-            expected=f"an end at offset {recorded} or later",
+            "records of an earlier import are lost: the log ends before them",
+            path=os.path.join(directory, original_sizes[-1][0]) if original_sizes else directory,
+            expected=f"a log end offset of {imported_end} or more",
             found=log.log_end_offset,
-            hint="import them again into an empty folder; if a broker has truncated the log on "
-            f"purpose, remove {IMPORT_MANIFEST}",
+            hint="import the records again into an empty folder; if the truncation was intended, "
+            f"remove {IMPORT_MANIFEST}",
         )
     return cut_bytes
 
 
-def _stop_of(path: str) -> ScanStop | None:
-    """Return why a scan of the active segment ends before its end."""
+def _scan_to_end(path: str) -> ScanStop | None:
+    """Return where and why a scan of the active segment ends before the end of the file."""
     scan = LogFileSource(path)
     deque(scan.chunks(), maxlen=0)
     return scan.stop
@@ -153,9 +160,9 @@ def _stop_of(path: str) -> ScanStop | None:
 
 @dataclass(frozen=True, slots=True)
 class ImportedPartition:
-    """A partition whose records are written, before its publication.
+    """A partition whose records are written.
 
-    `is_published` is True if an interrupted attempt of this run has already published it.
+    If `is_published`, an interrupted attempt of this run has already published the partition.
     """
 
     staged: StagedPartition
@@ -164,7 +171,7 @@ class ImportedPartition:
 
 
 class PartitionImport:
-    """Writes the records of one partition to a directory of its own.
+    """Writes the records of one partition to a staging directory.
 
     `compressors` are additional threads that compress batches.
     """
@@ -182,16 +189,16 @@ class PartitionImport:
         self._settings = settings
         self._target = os.path.join(root, partition.directory_name)
         self._directory = os.path.join(staging, partition.directory_name)
-        self._replaces = read_signature(self._target)
+        self._old_signature = read_signature(self._target)
         self._log: PartitionLogWriter | None = None
         self._encoder: BatchEncoder | None = None
-        self._tail: pa.RecordBatch | None = None
+        self._unwritten_rows: pa.RecordBatch | None = None
         self._last_order: pa.Scalar | None = None
         self._records = 0
         self._first_offset = -1
         self._cut_bytes = 0
         self._published = counts_of_run(self._target, settings.run_id)
-        if self._replaces is not None and self._published is None:
+        if self._old_signature is not None and self._published is None:
             self._check_target()
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -202,27 +209,31 @@ class PartitionImport:
         try:
             if order_by is not None and len(batch):
                 self._last_order = check_order(batch, order_by, self._last_order)
-            joined = batch if self._tail is None else pa.concat_batches([self._tail, batch])
-            written = self._write(joined, keeps_last=True)
+            records = (
+                batch
+                if self._unwritten_rows is None
+                else pa.concat_batches([self._unwritten_rows, batch])
+            )
+            written_count = self._write(records, keeps_last=True)
         except KafkaIndexError as error:
             self._add_path(error)
             raise
-        self._tail = joined.slice(written)
+        self._unwritten_rows = records.slice(written_count)
 
     def finish(self) -> ImportedPartition:
         """Write the remaining records, and close the log."""
         if self._published is not None:
-            staged = StagedPartition(self.partition, self._directory, self._replaces)
+            staged = StagedPartition(self.partition, self._directory, self._old_signature)
             return ImportedPartition(staged, self._published, is_published=True)
         try:
-            if self._tail is not None and len(self._tail):
-                self._write(self._tail, keeps_last=False)
+            if self._unwritten_rows is not None and len(self._unwritten_rows):
+                self._write(self._unwritten_rows, keeps_last=False)
         except KafkaIndexError as error:
             self._add_path(error)
             raise
         if self._log is None:
-            raise InputError("there is no record to write", path=self._target)
-        log, self._tail = self._log, None
+            raise InputError("the partition has no records", path=self._target)
+        log, self._unwritten_rows = self._log, None
         end_offset = log.log_end_offset
         sizes = [segment.size_bytes for segment in log.segments]
         log.close()
@@ -233,7 +244,7 @@ class PartitionImport:
         )
         write_import_manifest(self._directory, self._settings.run_id, counts)
         return ImportedPartition(
-            StagedPartition(self.partition, self._directory, self._replaces), counts
+            StagedPartition(self.partition, self._directory, self._old_signature), counts
         )
 
     def abort(self) -> None:
@@ -243,20 +254,21 @@ class PartitionImport:
             self._log = None
 
     def _write(self, batch: pa.RecordBatch, *, keeps_last: bool) -> int:
-        """Write records; return how many.
+        """Write records; return the number of written records.
 
-        With `keeps_last`, the records of the last batch are not written, because it may grow.
+        With `keeps_last`, the records of the last batch are not written, because more records may
+        be added to this batch.
         """
         if not len(batch):
             return 0
         has_offsets = "offset" in batch.schema.names
         if self._log is None:
-            first = batch.column("offset")[0].as_py() if has_offsets else None
-            self._log = self._open(first or 0)
+            first_offset = batch.column("offset")[0].as_py() if has_offsets else None
+            self._log = self._open(first_offset or 0)
         log = self._log
         if has_offsets and self._records:
             check_continues(batch, log.log_end_offset)
-        found = import_rows(batch, self._settings, log.log_end_offset)
+        rows = import_rows(batch, self._settings, log.log_end_offset)
         if self._encoder is None:
             epochs = log.leader_epochs
             epoch = epochs[-1].epoch if epochs else 0
@@ -265,32 +277,35 @@ class PartitionImport:
                 settings.compression, settings.max_batch_bytes, epoch, self._compressors
             )
             self._epoch = epoch
-            self._first_offset = int(found.rows.offsets[0])
-        written = 0
-        for encoded in self._encoder.encode(
-            found.rows,
-            found.groups,
-            uses_append_time=found.uses_append_time,
+            self._first_offset = int(rows.rows.offsets[0])
+        written_count = 0
+        for encoded_batch in self._encoder.encode(
+            rows.rows,
+            rows.groups,
+            uses_append_time=rows.uses_append_time,
             keeps_last=keeps_last,
         ):
-            end = written + encoded.records
-            first, last = int(found.rows.offsets[written]), int(found.rows.offsets[end - 1])
+            end_row = written_count + encoded_batch.records
+            first_offset, last_offset = (
+                int(rows.rows.offsets[written_count]),
+                int(rows.rows.offsets[end_row - 1]),
+            )
             active = log.active_segment
-            if not active.size_bytes and last - active.base_offset > INT32_MAX:
-                # Searches by time would end at an empty segment.
-                log.begin_active_segment_at(first)
-            log.append_each_as_follower(encoded.data, self._epoch)
-            written = end
-        self._records += written
-        return written
+            if not active.size_bytes and last_offset - active.base_offset > INT32_MAX:
+                # A search by timestamp stops at an empty segment.
+                log.begin_active_segment_at(first_offset)
+            log.append_each_as_follower(encoded_batch.data, self._epoch)
+            written_count = end_row
+        self._records += written_count
+        return written_count
 
     def _open(self, first_offset: int) -> PartitionLogWriter:
-        """Open the staged log: empty, or a copy of the log to append to."""
+        """Open the staged log, which is empty or a copy of the log to append to."""
         root = DataDirectory(os.path.dirname(self._target))
-        starts = root.required_checkpoint(LOG_START_CHECKPOINT).offsets
-        checkpointed = starts.get(self.partition, 0)
-        if self._replaces is None or self._settings.mode is ImportMode.OVERWRITE:
-            self._check_log_start(root, checkpointed, max(first_offset, 0))
+        log_start_offsets = root.required_checkpoint(LOG_START_CHECKPOINT).offsets
+        log_start_offset = log_start_offsets.get(self.partition, 0)
+        if self._old_signature is None or self._settings.mode is ImportMode.OVERWRITE:
+            self._check_log_start(root, log_start_offset, max(first_offset, 0))
             try:
                 os.mkdir(self._directory)
             except OSError as error:
@@ -302,24 +317,27 @@ class PartitionImport:
             self._copy_target()
         except OSError as error:
             raise publish_error(error, error.filename or self._directory, "copy the log") from error
-        log = self._load(checkpointed, was_clean=was_clean)
+        log = self._load(log_start_offset, was_clean=was_clean)
         try:
-            self._cut_bytes = check_loaded(log, self._target, self.partition, self._replaces)
+            self._cut_bytes = check_loaded(log, self._target, self.partition, self._old_signature)
         except BaseException:
             log.close()
             raise
         return log
 
-    def _check_log_start(self, root: DataDirectory, checkpointed: int, first_offset: int) -> None:
-        """Reject a new log whose records a broker would delete because of an old checkpoint."""
-        if checkpointed > first_offset:
+    def _check_log_start(
+        self, root: DataDirectory, log_start_offset: int, first_offset: int
+    ) -> None:
+        """Raise `InputError` if a broker would delete records because of an old checkpoint."""
+        if log_start_offset > first_offset:
             raise InputError(
-                f"the checkpointed log start offset of {self.partition.directory_name} is above "
-                "the first record: a broker would delete the records below it",
+                f"a broker would delete records of {self.partition.directory_name}, because its "
+                "checkpointed log start offset is above the first imported offset",
                 path=os.path.join(root.path, LOG_START_CHECKPOINT),
                 expected=f"{first_offset} or less, or no entry",
-                found=checkpointed,
-                hint="remove its line and correct the count on line 2, or choose another folder",
+                found=log_start_offset,
+                hint="remove the line of the partition and correct the count on line 2, or give "
+                "another --output",
             )
 
     def _load(self, log_start: int, *, was_clean: bool) -> PartitionLogWriter:
@@ -343,26 +361,26 @@ class PartitionImport:
         mode = self._settings.mode
         if mode is ImportMode.CREATE:
             raise InputError(
-                "the partition exists",
+                "the partition already exists",
                 path=self._target,
-                hint="append to it, overwrite it if it is from an import, or choose another folder",
+                hint="give --append, another --output, or --overwrite after an earlier import",
             )
         if mode is ImportMode.OVERWRITE and not is_import(self._target):
-            raise not_an_import(self._target)
+            raise changed_partition_error(self._target)
 
     def _write_metadata(self) -> None:
-        """Write the topic ID of a new partition, without which a broker treats it as stray."""
+        """Write the topic ID of a new partition; without an ID, a broker treats it as stray."""
         path = os.path.join(self._directory, PARTITION_METADATA)
         topic_id = self._settings.topic_ids.get(self.partition.topic)
         if os.path.exists(path):
             return
-        old = os.path.join(self._target, PARTITION_METADATA)
+        target_path = os.path.join(self._target, PARTITION_METADATA)
         try:
             if topic_id is not None:
                 with open(path, "w", encoding="utf-8") as file:
                     file.write(f"version: 0\ntopic_id: {topic_id}\n")
-            elif os.path.exists(old):
-                shutil.copy2(old, path)
+            elif os.path.exists(target_path):
+                shutil.copy2(target_path, path)
         except OSError as error:
             raise publish_error(error, path, "write a file") from error
 
@@ -371,9 +389,9 @@ class PartitionImport:
             error.path = self._target
 
 
-def not_an_import(path: str) -> InputError:
+def changed_partition_error(path: str) -> InputError:
     return InputError(
-        "the partition was not written by an import, or has changed since",
+        "no import wrote the partition, or the partition has changed since its import",
         path=path,
-        hint="append to it, or remove it yourself",
+        hint="give --append, or remove the partition",
     )

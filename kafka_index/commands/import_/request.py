@@ -37,7 +37,7 @@ _DEFAULT_BATCH_BYTES = 16384
 class ImportMode(Enum):
     """The treatment of existing partitions."""
 
-    #: They are rejected.
+    #: Existing partitions are rejected.
     CREATE = "create"
     #: The records are appended.
     APPEND = "append"
@@ -49,12 +49,22 @@ class ImportMode(Enum):
 class ImportSettings:
     """The settings of an import; small and picklable.
 
-    `compression` is none, gzip, snappy, lz4 or zstd. `batch_bytes` is ``batch.size``, the maximum
-    size of a batch before compression; a larger record has its own batch. `timestamp_type` is
-    ``message.timestamp.type``: with LogAppendTime, all records have the time of the import. By
-    default, each record has the type in its column ``timestampType``. Records without offsets get
-    offsets in the order of the column `order_by`. `topic_ids` are for new partitions. Each import
-    has its own run ID.
+    Attributes
+    ----------
+    compression : str
+        none, gzip, snappy, lz4 or zstd.
+    batch_bytes : int
+        ``batch.size``, the maximum size of a batch before compression; a larger record has its own
+        batch.
+    timestamp_type : TimestampType, optional
+        ``message.timestamp.type``. With LogAppendTime, all records get the time of the import. By
+        default, each record has the type in its column ``timestampType``.
+    order_by : str, optional
+        Records without offsets get offsets in the order of this column.
+    topic_ids : mapping of str to str
+        Topic IDs for new partitions.
+    run_id : str
+        A unique ID of each import.
     """
 
     log: LogSettings = field(default_factory=LogSettings)
@@ -82,24 +92,25 @@ class ImportSettings:
         topic_ids: Mapping[str, str] | None = None,
     ) -> Self:
         """Convert properties with Kafka's names."""
-        left = dict(properties)
-        compression = left.pop(_COMPRESSION, "none")
+        remaining = dict(properties)
+        compression = remaining.pop(_COMPRESSION, "none")
         if compression in _NO_CODEC:
             compression = "none"
         if compression not in COMPRESSION_NAMES:
             raise ConfigError(
-                f"{_COMPRESSION} is unknown",
+                f"{_COMPRESSION} has an unknown value",
                 expected=f"one of {', '.join(COMPRESSION_NAMES)}",
                 found=repr(compression),
             )
         log = LogSettings.of_properties(
-            {name: left[name] for name in left if name != _BATCH_SIZE}, (_COMPRESSION, _BATCH_SIZE)
+            {name: remaining[name] for name in remaining if name != _BATCH_SIZE},
+            (_COMPRESSION, _BATCH_SIZE),
         )
         return cls(
             log,
             compression,
-            _batch_bytes(left),
-            log.message_timestamp_type if _TIMESTAMP_TYPE in left else None,
+            _batch_bytes(remaining),
+            log.message_timestamp_type if _TIMESTAMP_TYPE in remaining else None,
             order_by,
             mode,
             topic_ids or {},
@@ -107,11 +118,13 @@ class ImportSettings:
 
 
 def _batch_bytes(properties: Mapping[str, str]) -> int:
-    text = properties.get(_BATCH_SIZE, str(_DEFAULT_BATCH_BYTES))
-    value = parse_integer(text.strip())
+    configured = properties.get(_BATCH_SIZE, str(_DEFAULT_BATCH_BYTES))
+    value = parse_integer(configured.strip())
     if value is None or not 0 <= value <= INT32_MAX:
         raise ConfigError(
-            f"{_BATCH_SIZE} has an invalid value", expected=f"0..{INT32_MAX}", found=repr(text)
+            f"{_BATCH_SIZE} has an invalid value",
+            expected=f"0..{INT32_MAX}",
+            found=repr(configured),
         )
     return value
 
@@ -132,7 +145,7 @@ class ImportLayout(StrEnum):
 
 
 class TopicIdsKind(PairsKind):
-    """Topic ids by topic."""
+    """Topic IDs, by topic."""
 
     def __init__(self) -> None:
         super().__init__("TOPIC=ID")
@@ -143,7 +156,9 @@ class TopicIdsKind(PairsKind):
             try:
                 uuid_bytes(topic_id)
             except ValueError as error:
-                raise ConfigError(f"{name} of {topic} is not a topic ID", found=topic_id) from error
+                raise ConfigError(
+                    f"{name} of {topic} is not a valid topic ID", found=topic_id
+                ) from error
         return ids
 
 

@@ -96,12 +96,15 @@ class ImportResult(Result):
     @property
     def sections(self) -> list[Section]:
         """The truncated logs, and all partitions as details."""
-        cut = [row for row in self.partitions if row.cut_bytes]
+        truncated_logs = [row for row in self.partitions if row.cut_bytes]
         return [
             Section(
-                "an incomplete last batch was truncated, as in log recovery, in "
-                f"{plural(len(cut), 'partition')}:",
-                [f"{row.topic}-{row.partition}: {format_bytes(row.cut_bytes)}" for row in cut],
+                "an incomplete last batch was truncated, as a broker does in log recovery, in "
+                f"{plural(len(truncated_logs), 'partition')}:",
+                [
+                    f"{row.topic}-{row.partition}: {format_bytes(row.cut_bytes)}"
+                    for row in truncated_logs
+                ],
                 noun="partition",
             ),
             Section(
@@ -124,9 +127,9 @@ class ImportResult(Result):
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """Bytes of the logs, and bytes that were truncated from them."""
-        cut = sum(row.cut_bytes for row in self.partitions)
+        truncated_bytes = sum(row.cut_bytes for row in self.partitions)
         logs = sum(row.size_bytes for row in self.partitions)
-        return {"logs": logs, "cut": cut} if cut else {"logs": logs}
+        return {"logs": logs, "cut": truncated_bytes} if truncated_bytes else {"logs": logs}
 
     def to_arrow(self) -> pa.Table:
         """Return the rows."""

@@ -54,38 +54,51 @@ _AVRO_MAGIC, _PARQUET_MAGIC = b"Obj\x01", b"PAR1"
 
 _MAX_SNAPPY_BYTES = 1 << 31
 _TIMESTAMP_TYPES = {"create": 0, "logappend": 1, "unknown": -1}
-_KCAT_OTHERS = frozenset(("tstype", "ts", "broker", "payload"))
-_ABSENT = object()
+_KCAT_FIELDS = frozenset(("tstype", "ts", "broker", "payload"))
+_NO_RECORD = object()
 
 
-class Text(StrEnum):
-    """How a text in a file encodes bytes."""
+class TextEncoding(StrEnum):
+    """The encoding of bytes as text in a file."""
 
     STRING = "string"
     BASE64 = "bytes"
     JSON = "json"
 
 
-class TextOf(NamedTuple):
-    """The encoding of the texts of each field; None if it is not given."""
+class FieldEncodings(NamedTuple):
+    """The encoding of each field; None if no encoding is given."""
 
-    key: Text | None = None
-    value: Text | None = None
-    headers: Text | None = None
+    key: TextEncoding | None = None
+    value: TextEncoding | None = None
+    headers: TextEncoding | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FileLayout:
     """The layout of a file, and the contents of its name; small and picklable.
 
-    `names` are the columns of its rows. Records without offsets are counted from `start_offset`.
-    `end_offset` is the start offset of the next file, None if there is none. `keys` and `headers`
-    are the paths of the files of keys and headers.
+    Attributes
+    ----------
+    kind : str
+        The name of the layout.
+    names : tuple of str
+        The columns of the rows.
+    start_offset : int
+        The offset of the first record.
+    end_offset : int, optional
+        The start offset of the next file; None for the last file.
+    is_packed : bool
+        The user has confirmed that no offsets are missing (``offsets=packed``).
+    counts_offsets : bool
+        The file has no offsets, so they are counted from `start_offset`.
+    keys, headers : str, optional
+        The paths of the files of keys and headers.
     """
 
     kind: str
     names: tuple[str, ...]
-    texts: TextOf
+    texts: FieldEncodings
     topic: str | None = None
     partition: int = 0
     start_offset: int = 0
@@ -101,57 +114,62 @@ class FileLayout:
 def layout_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file, with keys and values as bytes.
 
-    Raises `InputError` if it has other fields, a text of unknown encoding, or more or fewer records
-    than offsets.
+    Raises `InputError` if the file has unknown fields, a text of unknown encoding, or more or fewer
+    records than offsets.
     """
     if layout.kind == "confluent-s3":
         rows = _confluent_rows(path, layout)
     elif layout.kind == "kcat":
-        rows = (_kcat_row(each, path, layout) for each in _records(path))
+        rows = (_kcat_row(record, path, layout) for record in _read_records(path))
     else:
         rows = _field_rows(path, layout)
-    return rows if layout.topic is None else _numbered_rows(rows, path, layout)
+    return rows if layout.topic is None else _add_offsets(rows, path, layout)
 
 
 def column_names(path: str) -> tuple[str, ...]:
-    """Return the names of the columns of a file; empty if its records have no columns."""
-    first = None
+    """Return the names of the columns of a file; none if its records have no columns."""
+    first_record = None
     # Lines that are not JSON have no columns. An unreadable Avro or Parquet file is an error.
-    with nullcontext() if is_typed(path) else suppress(InputError):
-        first = next(_records(path), None)
-    return tuple(first) if isinstance(first, dict) else ()
+    with nullcontext() if is_avro_or_parquet(path) else suppress(InputError):
+        first_record = next(_read_records(path), None)
+    return tuple(first_record) if isinstance(first_record, dict) else ()
 
 
-def is_typed(path: str) -> bool:
+def is_avro_or_parquet(path: str) -> bool:
     """Return whether a file is Avro or Parquet."""
-    stream, magic = _opened(path)
+    stream, magic = _open_decompressed(path)
     stream.close()
     return magic in (_AVRO_MAGIC, _PARQUET_MAGIC)
 
 
-def _numbered_rows(
+def _add_offsets(
     rows: Iterator[dict[str, Any]], path: str, layout: FileLayout
 ) -> Iterator[dict[str, Any]]:
-    offset, end = layout.start_offset, layout.end_offset
+    offset, end_offset = layout.start_offset, layout.end_offset
     for row in rows:
         row["topic"], row["partition"] = layout.topic, layout.partition
         if layout.counts_offsets:
-            if offset == end:
+            if offset == end_offset:
                 raise InputError(
-                    "the file has more records than offsets up to the next file: the records of "
-                    "a partition are distributed over several files, without their offsets",
+                    "the file has more records than there are offsets before the next file. The "
+                    "files do not contain the offsets of their records",
                     path=path,
-                    expected=f"{end - layout.start_offset} records",
+                    expected=f"{end_offset - layout.start_offset} records",
                 )
             row["offset"] = offset
             offset += 1
         yield row
-    if layout.counts_offsets and not layout.is_packed and end is not None and offset < end:
+    if (
+        layout.counts_offsets
+        and not layout.is_packed
+        and end_offset is not None
+        and offset < end_offset
+    ):
         raise InputError(
-            "the next file does not start at the offset after the last record of this file: the "
-            "files do not contain which offsets are missing",
+            "offsets are missing between the last record of the file and the next file, and the "
+            "files do not show where",
             path=path,
-            expected=f"{end - layout.start_offset} records",
+            expected=f"{end_offset - layout.start_offset} records",
             found=offset - layout.start_offset,
             hint="set the property offsets=packed to assign consecutive offsets, starting at the "
             "offset in each file name",
@@ -159,148 +177,165 @@ def _numbered_rows(
 
 
 def _confluent_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
-    texts = layout.texts
+    encodings = layout.texts
     side_files = [
-        (name, at) for name, at in (("keys", layout.keys), ("headers", layout.headers)) if at
+        (name, side_path)
+        for name, side_path in (("keys", layout.keys), ("headers", layout.headers))
+        if side_path
     ]
-    values = _values(path, texts.value)
-    others: list[Iterator[Any]] = [
-        _values(at, texts.key, wrapped_in="key") if name == "keys" else _records(at)
-        for name, at in side_files
+    values = _read_values(path, encodings.value)
+    side_records: list[Iterator[Any]] = [
+        _read_values(side_path, encodings.key, wrapped_in="key")
+        if name == "keys"
+        else _read_records(side_path)
+        for name, side_path in side_files
     ]
     for value in values:
         row: dict[str, Any] = {"value": value}
-        for (name, at), records in zip(side_files, others, strict=True):
-            found = next(records, _ABSENT)
-            if found is _ABSENT:
-                raise InputError("the file has fewer records than the file of values", path=at)
+        for (name, side_path), records in zip(side_files, side_records, strict=True):
+            record = next(records, _NO_RECORD)
+            if record is _NO_RECORD:
+                raise InputError(
+                    "the file has fewer records than the file of values", path=side_path
+                )
             if name == "keys":
-                row["key"] = found
+                row["key"] = record
             else:
-                row["headers"] = _headers(found, at, texts.headers)
+                row["headers"] = _convert_headers(record, side_path, encodings.headers)
         yield row
-    for (_, at), records in zip(side_files, others, strict=True):
-        if next(records, _ABSENT) is not _ABSENT:
-            raise InputError("the file has more records than the file of values", path=at)
+    for (_, side_path), records in zip(side_files, side_records, strict=True):
+        if next(records, _NO_RECORD) is not _NO_RECORD:
+            raise InputError("the file has more records than the file of values", path=side_path)
 
 
-def _values(path: str, text: Text | None, wrapped_in: str | None = None) -> Iterator[bytes | None]:
-    """Yield the bytes of each record of a file: lines unchanged, other records decoded."""
+def _read_values(
+    path: str, encoding: TextEncoding | None, wrapped_in: str | None = None
+) -> Iterator[bytes | None]:
+    """Yield the bytes of each record of a file; lines are unchanged, other records are decoded."""
     name = "key" if wrapped_in else "value"
-    stream, magic = _opened(path)
+    stream, magic = _open_decompressed(path)
     if magic not in (_AVRO_MAGIC, _PARQUET_MAGIC):
         is_json = ".json" in path.rpartition("/")[2].lower()
-        for number, line in enumerate(stream, start=1):
+        for line_number, line in enumerate(stream, start=1):
             content = line.removesuffix(b"\n")
             if not is_json:
                 yield content
-            elif text is Text.JSON:
-                yield None if _json(content, path, number) is None else content
+            elif encoding is TextEncoding.JSON:
+                yield None if _decode_json(content, path, line_number) is None else content
             else:
-                yield _record_bytes(_json(content, path, number), path, name, text)
+                yield _record_bytes(_decode_json(content, path, line_number), path, name, encoding)
         return
     stream.close()
-    for record in _records(path):
+    for record in _read_records(path):
         if wrapped_in and isinstance(record, dict) and set(record) == {wrapped_in}:
             record = record[wrapped_in]  # noqa: PLW2901, Parquet has only rows of columns
-        yield _record_bytes(record, path, name, text)
+        yield _record_bytes(record, path, name, encoding)
 
 
 def _kcat_row(record: Any, path: str, layout: FileLayout) -> dict[str, Any]:
     if not isinstance(record, dict) or "payload" not in record:
-        raise InputError("not a line of kcat -J", path=path, found=_shown(record))
-    unknown = set(record) - set(layout.names) - _KCAT_OTHERS
+        raise InputError("the line is not from kcat -J", path=path, found=_shorten(record))
+    unknown = set(record) - set(layout.names) - _KCAT_FIELDS
     if unknown:
         raise InputError(
-            "a field that a record does not have", path=path, found=", ".join(sorted(unknown))
+            "the record has an unknown field", path=path, found=", ".join(sorted(unknown))
         )
-    kind = record.get("tstype", "unknown")
-    if kind not in _TIMESTAMP_TYPES:
+    timestamp_type = record.get("tstype", "unknown")
+    if timestamp_type not in _TIMESTAMP_TYPES:
         raise InputError(
-            "not a tstype", path=path, expected=", ".join(_TIMESTAMP_TYPES), found=kind
+            "the record has an unknown tstype",
+            path=path,
+            expected=", ".join(_TIMESTAMP_TYPES),
+            found=timestamp_type,
         )
     flat = record.get("headers") or []
     if len(flat) % 2:
-        raise InputError("headers of odd length", path=path, found=_shown(flat))
+        raise InputError(
+            "the headers are not pairs of keys and values", path=path, found=_shorten(flat)
+        )
     pairs = [{"key": key, "value": value} for key, value in zip(flat[::2], flat[1::2], strict=True)]
     return {
         "topic": record.get("topic"),
         "partition": record.get("partition"),
         "offset": record.get("offset"),
         "timestamp": record.get("ts", NO_TIMESTAMP),
-        "timestampType": _TIMESTAMP_TYPES[kind],
+        "timestampType": _TIMESTAMP_TYPES[timestamp_type],
         "key": _record_bytes(record.get("key"), path, "key", layout.texts.key),
         "value": _record_bytes(record["payload"], path, "value", layout.texts.value),
-        "headers": _headers(pairs, path, layout.texts.headers),
+        "headers": _convert_headers(pairs, path, layout.texts.headers),
     }
 
 
 def _field_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file whose records have a field for each column."""
-    texts, names = layout.texts, set(layout.names)
-    counted = {"topic", "partition", *(["offset"] if layout.counts_offsets else [])}
+    encodings, names = layout.texts, set(layout.names)
+    derived_fields = {"topic", "partition", *(["offset"] if layout.counts_offsets else [])}
     is_spark = layout.topic is None
-    needed = {"topic", "partition", "offset", "timestamp"} if is_spark else names - counted
-    for record in _csv_records(path, layout) if layout.csv_fields else _records(path):
+    required_fields = (
+        {"topic", "partition", "offset", "timestamp"} if is_spark else names - derived_fields
+    )
+    for record in _csv_records(path, layout) if layout.csv_fields else _read_records(path):
         if not isinstance(record, dict):
-            raise InputError("a record without fields", path=path, found=_shown(record))
-        if not needed <= set(record) <= names:
+            raise InputError("a record has no fields", path=path, found=_shorten(record))
+        if not required_fields <= set(record) <= names:
             raise InputError(
                 "a record has other fields than the layout",
                 path=path,
-                expected=", ".join(sorted(needed)),
+                expected=", ".join(sorted(required_fields)),
                 found=", ".join(record),
             )
         row = dict(record)
-        for name, text in (("key", texts.key), ("value", texts.value)):
+        for name, encoding in (("key", encodings.key), ("value", encodings.value)):
             if name in row:
-                row[name] = _record_bytes(row[name], path, name, text)
+                row[name] = _record_bytes(row[name], path, name, encoding)
         if "headers" in row:
-            row["headers"] = _headers(row["headers"], path, texts.headers)
+            row["headers"] = _convert_headers(row["headers"], path, encodings.headers)
         if not is_spark and row.get("timestamp", 0) is None:
             row["timestamp"] = NO_TIMESTAMP
         yield row
 
 
 def _csv_records(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
-    """Yield the records of Aiven's CSV: base64 and plain numbers; empty for null."""
+    """Yield the records of Aiven's CSV, with base64 and plain numbers; an empty cell is null."""
     fields = layout.csv_fields
     # Only a value without encoding can contain commas.
-    place = fields.index("value") if "value" in fields and not layout.csv_base64 else None
-    for number, line in enumerate(_opened(path)[0], start=1):
-        parts = line.removesuffix(b"\n").split(b",")
-        if place is not None and len(parts) > len(fields):
-            end = len(parts) - (len(fields) - place - 1)
-            parts[place:end] = [b",".join(parts[place:end])]
-        if len(parts) != len(fields):
+    value_index = fields.index("value") if "value" in fields and not layout.csv_base64 else None
+    for line_number, line in enumerate(_open_decompressed(path)[0], start=1):
+        cells = line.removesuffix(b"\n").split(b",")
+        if value_index is not None and len(cells) > len(fields):
+            value_end = len(cells) - (len(fields) - value_index - 1)
+            cells[value_index:value_end] = [b",".join(cells[value_index:value_end])]
+        if len(cells) != len(fields):
             raise InputError(
-                f"line {number} has other fields than {', '.join(fields)}",
+                f"line {line_number} does not have the fields {', '.join(fields)}",
                 path=path,
                 expected=len(fields),
-                found=len(parts),
+                found=len(cells),
             )
         row: dict[str, Any] = {}
-        for name, part in zip(fields, parts, strict=True):
+        for name, cell in zip(fields, cells, strict=True):
             if name in ("key", "value"):
                 is_plain = name == "value" and not layout.csv_base64
-                row[name] = (part if is_plain else _decoded(part)) if part else None
+                row[name] = (cell if is_plain else _decode_base64(cell)) if cell else None
             elif name == "headers":
-                pairs = (each.split(b":") for each in part.split(b";") if each)
+                pairs = (pair.split(b":") for pair in cell.split(b";") if pair)
                 row[name] = [
-                    {"key": _decoded(key).decode(), "value": _decoded(value)}
+                    {"key": _decode_base64(key).decode(), "value": _decode_base64(value)}
                     for key, value in pairs
                 ]
             else:
-                row[name] = part.decode() or None
+                row[name] = cell.decode() or None
         yield row
 
 
-def _decoded(text: bytes) -> bytes:
-    return base64.b64decode(text, validate=True)
+def _decode_base64(encoded: bytes) -> bytes:
+    return base64.b64decode(encoded, validate=True)
 
 
-def _headers(headers: Any, path: str, text: Text | None) -> list[dict[str, Any]] | None:
-    """Convert headers: a list, a map, or a record that contains either."""
+def _convert_headers(
+    headers: Any, path: str, encoding: TextEncoding | None
+) -> list[dict[str, Any]] | None:
+    """Convert headers, which are a list, a map, or a record that contains a list or map."""
     if (
         isinstance(headers, dict)
         and set(headers) == {"headers"}
@@ -312,80 +347,83 @@ def _headers(headers: Any, path: str, text: Text | None) -> list[dict[str, Any]]
     if isinstance(headers, dict):
         headers = [{"key": key, "value": value} for key, value in headers.items()]
     pairs = [
-        each if isinstance(each, dict) else dict(zip(("key", "value"), each, strict=True))
-        for each in headers
+        header if isinstance(header, dict) else dict(zip(("key", "value"), header, strict=True))
+        for header in headers
     ]
     return [
-        {"key": each["key"], "value": _record_bytes(each.get("value"), path, "header", text)}
-        for each in pairs
+        {
+            "key": header["key"],
+            "value": _record_bytes(header.get("value"), path, "header", encoding),
+        }
+        for header in pairs
     ]
 
 
-def _record_bytes(value: Any, path: str, name: str, text: Text | None) -> bytes | None:
-    """Convert a value to bytes; other values than bytes are decoded as `text` says."""
+def _record_bytes(value: Any, path: str, name: str, encoding: TextEncoding | None) -> bytes | None:
+    """Convert a value to bytes; a text is decoded by its encoding."""
     if value is None or isinstance(value, bytes):
         return value
-    if text is Text.JSON:
+    if encoding is TextEncoding.JSON:
         return json.encode(value)
-    if isinstance(value, str) and text is Text.STRING:
+    if isinstance(value, str) and encoding is TextEncoding.STRING:
         return value.encode()
-    if isinstance(value, str) and text is Text.BASE64:
-        return _decoded(value.encode())
+    if isinstance(value, str) and encoding is TextEncoding.BASE64:
+        return _decode_base64(value.encode())
     if isinstance(value, str):
         raise InputError(
-            f"a {name} is text of unknown encoding: UTF-8, base64 or JSON",
+            f"the encoding of a {name} is not known: its text may be UTF-8, base64 or JSON",
             path=path,
-            found=_shown(value),
+            found=_shorten(value),
             hint=f"give the property {name}.converter: string, bytes or json",
         )
     raise InputError(
-        f"a {name} is neither text nor bytes: the file does not contain the record's bytes",
+        f"the file does not contain the bytes of a {name}, which is neither text nor bytes",
         path=path,
-        found=_shown(value),
-        hint=f"with the property {name}.converter=json, JSON is written instead",
+        found=_shorten(value),
+        hint=f"give the property {name}.converter=json to write JSON instead",
     )
 
 
-def _shown(value: Any) -> str:
-    return repr(value)[:_SHOWN]
+def _shorten(value: Any) -> str:
+    return repr(value)[:_MAX_SHOWN_LENGTH]
 
 
-def _json(line: bytes, path: str, number: int) -> Any:
+def _decode_json(line: bytes, path: str, line_number: int) -> Any:
     try:
         return json.decode(line)
     except MALFORMED as error:
-        raise InputError(f"line {number} is not JSON: {error}", path=path) from error
+        raise InputError(f"line {line_number} is not JSON: {error}", path=path) from error
 
 
-def _records(path: str) -> Iterator[Any]:
-    """Yield the records of a file of Avro, Parquet, JSON lines, or a JSON array."""
-    stream, magic = _opened(path)
+def _read_records(path: str) -> Iterator[Any]:
+    """Yield the records of an Avro or Parquet file, of JSON lines, or of a JSON array."""
+    stream, magic = _open_decompressed(path)
     with stream:
         if magic == _PARQUET_MAGIC:
             is_packed = path.lower().endswith((".gz", ".snappy", ".zst"))
             source = pa.BufferReader(stream.read()) if is_packed else readable(path)
             with pq.ParquetFile(source) as parquet:
                 for batch in parquet.iter_batches(_BATCH_ROWS):
-                    yield from _without_zone(batch).to_pylist()
+                    yield from _convert_timestamps(batch).to_pylist()
         elif magic == _AVRO_MAGIC:
             yield from _avro_records(stream, path)
         elif magic[:1] == b"[":
             # Aiven's format "json" is one array.
-            yield from _json(stream.read(), path, 1)
+            yield from _decode_json(stream.read(), path, 1)
         else:
-            for number, line in enumerate(stream, start=1):
+            for line_number, line in enumerate(stream, start=1):
                 if line.strip():
-                    yield _json(line, path, number)
+                    yield _decode_json(line, path, line_number)
 
 
-def _without_zone(batch: pa.RecordBatch) -> pa.RecordBatch:
+def _convert_timestamps(batch: pa.RecordBatch) -> pa.RecordBatch:
     """Convert the column timestamp to ms."""
-    place = batch.schema.get_field_index("timestamp")
-    if place < 0 or not pa.types.is_timestamp(batch.schema.field(place).type):
+    column_index = batch.schema.get_field_index("timestamp")
+    if column_index < 0 or not pa.types.is_timestamp(batch.schema.field(column_index).type):
         return batch
-    zone = batch.schema.field(place).type.tz
-    column = batch.column(place).cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
-    return batch.set_column(place, "timestamp", column)
+    zone = batch.schema.field(column_index).type.tz
+    column = batch.column(column_index).cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
+    return batch.set_column(column_index, "timestamp", column)
 
 
 def _avro_records(stream: IO[bytes], path: str) -> Iterator[Any]:
@@ -408,21 +446,21 @@ def _avro_records(stream: IO[bytes], path: str) -> Iterator[Any]:
         ) from error
 
 
-def _opened(path: str) -> tuple[io.BufferedReader, bytes]:
-    """Open a file, decompressed as its name says; return its first bytes as well."""
+def _open_decompressed(path: str) -> tuple[io.BufferedReader, bytes]:
+    """Open a file, and decompress it by the suffix of its name; also return its first bytes."""
     stream = io.BufferedReader(input_stream(path))
     if path.lower().endswith(".snappy"):
         with stream:
-            packed = memoryview(stream.read())
+            compressed_bytes = memoryview(stream.read())
         try:
-            content = b"".join(read_snappy(packed, _MAX_SNAPPY_BYTES, is_whole=True))
+            content = b"".join(read_snappy(compressed_bytes, _MAX_SNAPPY_BYTES, is_whole=True))
         except (CorruptLogError, TooLargeError) as error:
             raise InputError(error.message, path=path) from error
         stream = io.BufferedReader(io.BytesIO(content))
     return stream, stream.peek(len(_AVRO_MAGIC))[: len(_AVRO_MAGIC)]
 
 
-#: The last column of every batch: the number of the row, ascending over all files.
+#: The last column of every batch has the number of the row, ascending over all files.
 ROW_NUMBER = "__row"
 
 _PARQUET = (".parquet",)
@@ -432,7 +470,7 @@ _READ_BYTES = 1 << 20
 _BATCH_ROWS = 16 * 1024
 _SORTED_BATCH_ROWS = 64 * 1024
 _EXACT_IN_FLOATS = 1 << 53
-_SHOWN = 60
+_MAX_SHOWN_LENGTH = 60
 #: The types in which columns of records are read. Times are in ms.
 _TYPES = {
     "key": pa.large_binary(),
@@ -458,45 +496,54 @@ class TableFile:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether it is Parquet with the columns of records; otherwise it is read row by row."""
+        """Whether the file is Parquet with the columns of records. Other files are read by rows."""
         return self.layout is None and self.path.lower().endswith(_PARQUET)
 
 
 def list_table_files(inputs: Sequence[str]) -> list[TableFile]:
     """List the files of inputs, which are files, folders, or globs of either."""
-    found: list[TableFile] = []
-    for given in inputs:
-        before = len(found)
-        for path in expand_input(given):
+    files: list[TableFile] = []
+    for input_path in inputs:
+        previous_count = len(files)
+        for path in expand_input(input_path):
             if directory_exists(path):
-                found += (TableFile(each, _folders(each, path)) for each in _files_below(path))
+                files += (
+                    TableFile(file_path, _folder_columns(file_path, path))
+                    for file_path in _list_tables_below(path)
+                )
             elif _is_table(path):
-                found.append(TableFile(path))
+                files.append(TableFile(path))
             else:
                 raise InputError(
-                    "neither Parquet nor JSON lines",
+                    "the file is neither Parquet nor JSON lines",
                     path=path,
                     expected=", ".join((*_PARQUET, *_JSON)),
                 )
-        if len(found) == before:
-            raise InputError("no Parquet and no JSON lines in the folder", path=given)
-    return found
+        if len(files) == previous_count:
+            raise InputError(
+                "the folder contains neither Parquet files nor JSON lines", path=input_path
+            )
+    return files
 
 
 def list_files(inputs: Sequence[str]) -> list[str]:
-    """List the paths of all files of inputs, whatever their suffixes."""
-    found: list[str] = []
-    for given in inputs:
-        for path in expand_input(given):
-            below = _all_below(path) if directory_exists(path) else [path]
-            found += (each for each in below if all(map(_is_data, each[len(path) :].split("/"))))
-    if not found:
-        raise InputError("no file in the folder", path=inputs[0])
-    return found
+    """List the paths of all files of inputs, with any suffix."""
+    paths: list[str] = []
+    for input_path in inputs:
+        for path in expand_input(input_path):
+            file_paths = _list_files_below(path) if directory_exists(path) else [path]
+            paths += (
+                file_path
+                for file_path in file_paths
+                if all(map(_is_data, file_path[len(path) :].split("/")))
+            )
+    if not paths:
+        raise InputError("the folder contains no files", path=inputs[0])
+    return paths
 
 
 def _is_data(name: str) -> bool:
-    """Return whether the name is not the name of a metadata file of Spark or Hadoop."""
+    """Return whether a name is not a metadata file of Spark or Hadoop."""
     return not name.endswith(".crc") and not name.startswith(
         ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
     )
@@ -510,15 +557,15 @@ def _is_table(path: str) -> bool:
     return name.endswith((*_PARQUET, *_JSON))
 
 
-def _all_below(root: str) -> list[str]:
+def _list_files_below(root: str) -> list[str]:
     return sorted(store_of(root).files_below(root))
 
 
-def _files_below(root: str) -> list[str]:
-    # Hidden names are not data: _SUCCESS, .part-0.crc, unfinished files.
+def _list_tables_below(root: str) -> list[str]:
+    # Hidden files, such as _SUCCESS, .part-0.crc and unfinished files, contain no data.
     return [
         path
-        for path in _all_below(root)
+        for path in _list_files_below(root)
         if _is_table(path) and not any(map(_is_hidden, path[len(root) :].split("/")))
     ]
 
@@ -527,26 +574,28 @@ def _is_hidden(name: str) -> bool:
     return name.startswith(("_", ".")) and "=" not in name
 
 
-def _folders(path: str, root: str) -> tuple[tuple[str, str], ...]:
-    parts = path[len(root) :].split("/")[:-1]
-    pairs = (part.partition("=") for part in parts if "=" in part)
+def _folder_columns(path: str, root: str) -> tuple[tuple[str, str], ...]:
+    folder_names = path[len(root) :].split("/")[:-1]
+    pairs = (folder_name.partition("=") for folder_name in folder_names if "=" in folder_name)
     return tuple((name, unquote(value)) for name, _, value in pairs if name in _TYPES)
 
 
 def table_schema(file: TableFile, order_by: str | None) -> pa.Schema:
-    """Return the columns of a file that are read; all files of an import must have them."""
-    given: dict[str, pa.DataType | None] = {}
+    """Return the columns to read from a file; all files of an import must have these columns."""
+    types: dict[str, pa.DataType | None] = {}
     if file.layout is not None:
-        given = dict.fromkeys(file.layout.names)
+        types = dict.fromkeys(file.layout.names)
     elif file.is_parquet:
-        with errors_of(file):
-            given = {field.name: field.type for field in pq.read_schema(readable(file.path))}
+        with convert_read_errors(file):
+            types = {field.name: field.type for field in pq.read_schema(readable(file.path))}
     else:
-        first = next(_json_rows(file), {})
-        given = {name: None if name in _TYPES else pa.array([first[name]]).type for name in first}
-    names = dict.fromkeys((*given, *(name for name, _ in file.folders)))
+        first_row = next(_json_rows(file), {})
+        types = {
+            name: None if name in _TYPES else pa.array([first_row[name]]).type for name in first_row
+        }
+    names = dict.fromkeys((*types, *(name for name, _ in file.folders)))
     fields = [
-        pa.field(name, _TYPES.get(name) or given[name])
+        pa.field(name, _TYPES.get(name) or types[name])
         for name in names
         if name in _TYPES or name not in RECORD_SCHEMA.names or name == order_by
     ]
@@ -566,56 +615,56 @@ def read_tables(files: Sequence[TableFile], schema: pa.Schema) -> Iterator[pa.Re
 
 def _parquet_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.Array], int]]:
     folders = dict(file.folders)
-    wanted = [name for name in schema.names if name != ROW_NUMBER]
-    with errors_of(file), pq.ParquetFile(readable(file.path)) as parquet:
-        inside = [name for name in wanted if name in parquet.schema_arrow.names]
-        for name in wanted:
-            if name not in inside and name not in folders:
+    column_names = [name for name in schema.names if name != ROW_NUMBER]
+    with convert_read_errors(file), pq.ParquetFile(readable(file.path)) as parquet:
+        file_columns = [name for name in column_names if name in parquet.schema_arrow.names]
+        for name in column_names:
+            if name not in file_columns and name not in folders:
                 raise InputError(f"the file has no column {name}", path=file.path)
-        for batch in parquet.iter_batches(_BATCH_ROWS, columns=inside):
+        for batch in parquet.iter_batches(_BATCH_ROWS, columns=file_columns):
             yield (
                 [
-                    _converted(batch.column(name), schema.field(name))
-                    if name in inside
-                    else _repeated(folders[name], schema.field(name), len(batch))
-                    for name in wanted
+                    _convert_column(batch.column(name), schema.field(name))
+                    if name in file_columns
+                    else _repeat_value(folders[name], schema.field(name), len(batch))
+                    for name in column_names
                 ],
                 len(batch),
             )
 
 
-def _converted(column: pa.Array, field: pa.Field) -> pa.Array:
-    kind = field.type
-    if pa.types.is_timestamp(column.type) and pa.types.is_int64(kind):
+def _convert_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    target_type = field.type
+    if pa.types.is_timestamp(column.type) and pa.types.is_int64(target_type):
         zone = column.type.tz
         return column.cast(pa.timestamp("ms", zone), safe=False).view(pa.int64())
-    if pa.types.is_integer(kind) and not pa.types.is_integer(column.type):
+    if pa.types.is_integer(target_type) and not pa.types.is_integer(column.type):
         return _json_column(column.to_pylist(), field)
-    return column.cast(kind)
+    return column.cast(target_type)
 
 
-def _repeated(text: str, field: pa.Field, count: int) -> pa.Array:
-    kind = field.type
-    if pa.types.is_integer(kind):
-        return pa.repeat(_json_column([text], field)[0], count)
-    return pa.repeat(pa.scalar(text).cast(kind), count)
+def _repeat_value(value: str, field: pa.Field, count: int) -> pa.Array:
+    target_type = field.type
+    if pa.types.is_integer(target_type):
+        return pa.repeat(_json_column([value], field)[0], count)
+    return pa.repeat(pa.scalar(value).cast(target_type), count)
 
 
 def _json_batches(file: TableFile, schema: pa.Schema) -> Iterator[tuple[list[pa.Array], int]]:
-    wanted = [name for name in schema.names if name != ROW_NUMBER]
+    column_names = [name for name in schema.names if name != ROW_NUMBER]
     folders = dict(file.folders)
     rows: list[dict[str, Any]] = []
 
     def columns() -> tuple[list[pa.Array], int]:
         arrays = [
             _json_column([row.get(name, folders.get(name)) for row in rows], schema.field(name))
-            for name in wanted
+            for name in column_names
         ]
         return arrays, len(rows)
 
-    ignored = (name for name in RECORD_SCHEMA.names if name not in _TYPES)
-    with errors_of(file):
-        for row in _json_rows(file, frozenset((*wanted, *ignored))):
+    ignored_columns = (name for name in RECORD_SCHEMA.names if name not in _TYPES)
+    with convert_read_errors(file):
+        for row in _json_rows(file, frozenset((*column_names, *ignored_columns))):
             rows.append(row)
             if len(rows) == _BATCH_ROWS:
                 yield columns()
@@ -629,50 +678,55 @@ def _json_rows(file: TableFile, names: frozenset[str] | None = None) -> Iterator
     if file.layout is not None:
         yield from layout_rows(file.path, file.layout)
         return
-    with errors_of(file), input_stream(file.path) as stream:
-        for number, line in enumerate(io.BufferedReader(stream, _READ_BYTES), start=1):
+    with convert_read_errors(file), input_stream(file.path) as stream:
+        for line_number, line in enumerate(io.BufferedReader(stream, _READ_BYTES), start=1):
             if not line.strip():
                 continue
             try:
                 row = json.decode(line)
             except MALFORMED as error:
-                raise InputError(f"line {number} is not JSON: {error}", path=file.path) from error
+                raise InputError(
+                    f"line {line_number} is not JSON: {error}", path=file.path
+                ) from error
             if not isinstance(row, dict):
-                raise InputError(f"line {number} is not an object", path=file.path)
+                raise InputError(f"line {line_number} is not a JSON object", path=file.path)
             if names is not None and not row.keys() <= names:
                 raise InputError(
-                    f"line {number} has a column that the first row of the input lacks",
+                    f"line {line_number} has a column that the first row of the input lacks",
                     path=file.path,
                     found=", ".join(sorted(row.keys() - names)),
-                    hint="write null in the first row, or give the layout of the files",
+                    hint="write the column as null in the first row, or give --layout",
                 )
             yield row
 
 
 def _json_column(values: list[Any], field: pa.Field) -> pa.Array:
     if pa.types.is_large_binary(field.type):
-        values = [_bytes(value) for value in values]
+        values = [_decode_bytes(value) for value in values]
     elif field.name == "timestamp":
-        values = [_milliseconds(value, field) for value in values]
+        values = [_convert_time(value, field) for value in values]
     elif field.name in _TYPES and pa.types.is_integer(field.type):
-        values = [_integer(value, field) for value in values]
+        values = [_convert_integer(value, field) for value in values]
     elif field.name == "headers":
         values = [
             None
             if headers is None
-            else [{"key": each["key"], "value": _bytes(each.get("value"))} for each in headers]
+            else [
+                {"key": header["key"], "value": _decode_bytes(header.get("value"))}
+                for header in headers
+            ]
             for headers in values
         ]
     return pa.array(values, field.type)
 
 
-def _bytes(value: str | bytes | None) -> bytes | None:
+def _decode_bytes(value: str | bytes | None) -> bytes | None:
     if value is None or isinstance(value, bytes):
         return value
     return base64.b64decode(value, validate=True)
 
 
-def _integer(value: object, field: pa.Field) -> int | None:
+def _convert_integer(value: object, field: pa.Field) -> int | None:
     """Convert a value of any type to an integer without loss; None for null."""
     number = None
     if isinstance(value, str):
@@ -686,35 +740,36 @@ def _integer(value: object, field: pa.Field) -> int | None:
     bound = 1 << (field.type.bit_width - 1)
     if value is not None and (number is None or not -bound <= number < bound):
         raise ValueError(
-            f"{field.name} {repr(value)[:_SHOWN]} is not an integer of {field.type.bit_width} bits"
+            f"{field.name} {_shorten(value)} is not an integer of {field.type.bit_width} bits"
         )
     return number
 
 
-def _milliseconds(value: object, field: pa.Field) -> int | None:
+def _convert_time(value: object, field: pa.Field) -> int | None:
     # An export writes times outside the calendar as milliseconds.
     if not isinstance(value, str) or parse_integer(value) is not None:
-        return _integer(value, field)
-    moment = parse_iso_time(value)
-    if moment is None:
+        return _convert_integer(value, field)
+    time_ms = parse_iso_time(value)
+    if time_ms is None:
         raise ValueError(
-            f"timestamp {value[:_SHOWN]!r} is neither a time of ISO 8601 nor milliseconds"
+            f"timestamp {value[:_MAX_SHOWN_LENGTH]!r} is neither an ISO 8601 time nor a number of "
+            "milliseconds"
         )
-    # Rounded down, as in Parquet.
-    return moment - is_between_milliseconds(value)
+    # Times between milliseconds are rounded down, as in Parquet.
+    return time_ms - is_between_milliseconds(value)
 
 
 @contextmanager
-def errors_of(file: TableFile) -> Iterator[None]:
+def convert_read_errors(file: TableFile) -> Iterator[None]:
     """Convert the errors of reading a file to `InputError`, or to `ReadError` if retriable."""
     try:
         yield
     except FileNotFoundError as error:
-        raise InputError("there is no such file", path=file.path) from error
+        raise InputError("the file does not exist", path=file.path) from error
     except OSError as error:
-        kind = ReadError if is_retriable(error) else InputError
+        error_class = ReadError if is_retriable(error) else InputError
         reason = os.strerror(error.errno) if error.errno else str(error)
-        raise kind(f"cannot read the table: {reason}", path=file.path) from error
+        raise error_class(f"cannot read the table: {reason}", path=file.path) from error
     except (pa.ArrowException, binascii.Error, ValueError, KeyError, TypeError) as error:
         raise InputError(f"cannot read the table: {error}", path=file.path) from error
 

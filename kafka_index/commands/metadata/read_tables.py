@@ -1,4 +1,4 @@
-"""The results of ``metadata`` and `list_partitions`, and how their tables are read."""
+"""The results of ``metadata`` and `list_partitions`, and the reading of their tables."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Metadata(TableResult):
         else:
             sources = self.overview["sources"]
             records = plural(sum(source["records"] for source in sources), "record")
-            text = f"{records} in {plural(len(sources), 'partition')} of Kafka's own topics"
+            text = f"{records} in {plural(len(sources), 'partition')} of Kafka's internal topics"
         if not self.fault_count:
             return text
         return f"{text}; {plural(self.fault_count, 'error')}, such as: {self.faults[0]}"
@@ -96,29 +96,31 @@ def _overview_lines(overview: Mapping[str, Any]) -> Iterator[str]:
         if overview["next_producer_id"] is not None:
             counts.append(f"next producer id {overview['next_producer_id']}")
         yield f"cluster: {', '.join(counts)}"
-        levels = (f"{name} {level}" for name, level in sorted(overview["features"].items()))
-        yield f"features: {', '.join(levels) or 'none'}"
+        yield f"features: {_join_counts(dict(sorted(overview['features'].items()))) or 'none'}"
     if overview["groups"] is not None:
         offsets = plural(overview["committed_offsets"] or 0, "committed offset")
-        yield f"groups: {_counted(overview['groups'])}; {offsets}"
+        yield f"groups: {_count_list(overview['groups'])}; {offsets}"
     for name in ("transactions", "remote_segments"):
         if overview[name] is not None:
-            yield f"{name.replace('_', ' ')}: {_counted(overview[name])}"
+            yield f"{name.replace('_', ' ')}: {_count_list(overview[name])}"
     for topic, counts_by_type in overview["records"].items():
-        known = ", ".join(f"{name} {count}" for name, count in counts_by_type.items())
-        yield f"records of {topic}: {known or 'none'}"
-        unknown = overview["unknown_records"][topic].items()
-        if unknown:
-            texts = ", ".join(f"{name} {count}" for name, count in unknown)
-            yield f"unknown record types, not decoded: {texts}"
-    for topic, future in overview["future_timestamps"].items():
+        yield f"records of {topic}: {_join_counts(counts_by_type) or 'none'}"
+        unknown_counts = _join_counts(overview["unknown_records"][topic])
+        if unknown_counts:
+            yield f"unknown record types, not decoded: {unknown_counts}"
+    for topic, delayed_segments in overview["future_timestamps"].items():
+        segments = plural(delayed_segments["segments"], "segment")
         yield (
-            f"timestamps of {topic} in the future delay retention by time: "
-            f"{plural(future['segments'], 'segment')}, {format_bytes(future['size_bytes'])}"
+            f"timestamps in the future delay retention by time in {segments} of {topic} "
+            f"({format_bytes(delayed_segments['size_bytes'])})"
         )
 
 
-def _counted(counts: Mapping[str, int]) -> str:
+def _join_counts(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in counts.items())
+
+
+def _count_list(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{count} {name}" for name, count in sorted(counts.items())) or "none"
 
 
@@ -143,9 +145,13 @@ class PartitionList(TableResult):
     def headline(self) -> str:
         """The number of partitions and topics, and of log ends that cannot be read."""
         topics = len(set(self.rows["topic"].to_pylist()))
-        text = f"{plural(self.rows.num_rows, 'partition')} of {plural(topics, 'topic')}"
+        partition_count = f"{plural(self.rows.num_rows, 'partition')} of {plural(topics, 'topic')}"
         unknown = self.rows["log_end_offset"].null_count
-        return f"{text}; the log end offset of {unknown:,} is unknown" if unknown else text
+        return (
+            f"{partition_count}; the log end offsets of {plural(unknown, 'partition')} are unknown"
+            if unknown
+            else partition_count
+        )
 
     @property
     def counts(self) -> Mapping[str, int]:
@@ -191,23 +197,27 @@ def read_tables(
 
     Raises `InputError` if a path cannot be read, or none of the topics is in the input.
     """
-    paths, what, max_bytes = list(request.inputs), request.what, request.max_decompressed_bytes
+    paths, table_name, max_bytes = (
+        list(request.inputs),
+        request.what,
+        request.max_decompressed_bytes,
+    )
     overview: dict[str, Any] = {}
     with reading_inputs(follow_links=request.follow_links) as unread:
-        if what in LAG_TABLES:
+        if table_name in LAG_TABLES:
             from kafka_index.core.query.lag import read_lag  # noqa: PLC0415, slow to import
 
-            rows, faults = read_lag(paths, what, max_decompressed_bytes=max_bytes)
+            rows, faults = read_lag(paths, table_name, max_decompressed_bytes=max_bytes)
         else:
-            found = read_for_table(paths, what, max_decompressed_bytes=max_bytes)
-            faults = found.faults
-            if what is None:
-                rows, overview = _row_counts(found), _overview(found, paths)
+            metadata = read_for_table(paths, table_name, max_decompressed_bytes=max_bytes)
+            faults = metadata.faults
+            if table_name is None:
+                rows, overview = _row_counts(metadata), _overview(metadata, paths)
             else:
-                rows = METADATA_TABLES[what].build(found)
-    ended = RunOutcome.of_faults(faults.retriable)
+                rows = METADATA_TABLES[table_name].build(metadata)
+    outcome = RunOutcome.of_faults(faults.retriable)
     errors = tuple(faults.first), faults.total
-    return Metadata(rows, ended, unread_texts(unread), what, *errors, overview)
+    return Metadata(rows, outcome, unread_texts(unread), table_name, *errors, overview)
 
 
 def _row_counts(metadata: ClusterMetadata) -> pa.Table:
@@ -222,12 +232,12 @@ def _row_counts(metadata: ClusterMetadata) -> pa.Table:
 def _overview(metadata: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]:
     """Return the members of the overview; None for topics that are not in the input."""
     cluster = metadata.cluster
-    of_cluster: dict[str, object] = dict.fromkeys(
+    cluster_members: dict[str, object] = dict.fromkeys(
         ("topics", "partitions", "brokers", "features", "next_producer_id")
     )
     if cluster is not None:
         block = cluster.producer_ids
-        of_cluster = {
+        cluster_members = {
             "topics": len(cluster.topics),
             "partitions": sum(len(topic.partitions) for topic in cluster.topics.values()),
             "brokers": len(cluster.brokers),
@@ -241,17 +251,17 @@ def _overview(metadata: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]
     )
     return {
         "sources": [source._asdict() for source in metadata.sources],
-        **of_cluster,
-        "groups": None if groups is None else Counter(one.kind for one in groups),
+        **cluster_members,
+        "groups": None if groups is None else Counter(entry.kind for entry in groups),
         "committed_offsets": None if metadata.offsets is None else len(metadata.offsets),
         "transactions": None
         if transactions is None
-        else Counter(one.state for one in transactions),
+        else Counter(entry.state for entry in transactions),
         "remote_segments": None
         if segments is None
-        else Counter(one.state.name for one in segments),
-        "records": _records(metadata, is_known=True),
-        "unknown_records": _records(metadata, is_known=False),
+        else Counter(entry.state.name for entry in segments),
+        "records": _count_records(metadata, is_known=True),
+        "unknown_records": _count_records(metadata, is_known=False),
         "future_timestamps": {
             topic: {"segments": count, "size_bytes": size_bytes}
             for topic, (count, size_bytes) in sorted(
@@ -262,11 +272,13 @@ def _overview(metadata: ClusterMetadata, paths: Sequence[str]) -> dict[str, Any]
     }
 
 
-def _records(metadata: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
-    """Return the numbers of records of each topic by type, for known or for unknown types."""
+def _count_records(metadata: ClusterMetadata, *, is_known: bool) -> dict[str, dict[str, int]]:
+    """Count the records of each topic by record type, for known or for unknown types."""
     return {
         topic: {
-            name.name: count for name, count in sorted(counts.items()) if name.is_known == is_known
+            record_type.name: count
+            for record_type, count in sorted(counts.items())
+            if record_type.is_known == is_known
         }
         for topic, counts in metadata.counts.items()
     }
@@ -278,8 +290,8 @@ def find_partitions(request: PartitionsRequest) -> PartitionList:
     Raises `InputError` if nothing is found, or a path cannot be listed.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
-        listed = list_files(request.inputs, topics=request.topics, tiered=request.tiered)
-        ends = [_end_of(files) for files in listed.files]
+        partition_listing = list_files(request.inputs, topics=request.topics, tiered=request.tiered)
+        ends = [_read_log_end(files) for files in partition_listing.files]
     rows = [
         {
             "topic": files.topic,
@@ -288,19 +300,19 @@ def find_partitions(request: PartitionsRequest) -> PartitionList:
             "log_start_offset": files.log_start_offset,
             "log_end_offset": end_offset,
             "segments": len(files.segments),
-            "size_bytes": sum(each.log_size_bytes for each in files.segments),
+            "size_bytes": sum(segment.log_size_bytes for segment in files.segments),
             "is_tiered": files.is_tiered,
             "reason": None if fault is None else str(fault),
         }
-        for files, (end_offset, fault) in zip(listed.files, ends, strict=True)
+        for files, (end_offset, fault) in zip(partition_listing.files, ends, strict=True)
     ]
-    ended = RunOutcome.of_faults(is_retriable(fault) for _, fault in ends if fault is not None)
+    outcome = RunOutcome.of_faults(is_retriable(fault) for _, fault in ends if fault is not None)
     return PartitionList(
-        pa.Table.from_pylist(rows, schema=PARTITIONS_SCHEMA), ended, unread_texts(unread)
+        pa.Table.from_pylist(rows, schema=PARTITIONS_SCHEMA), outcome, unread_texts(unread)
     )
 
 
-def _end_of(files: PartitionFiles) -> tuple[int | None, KafkaIndexError | None]:
+def _read_log_end(files: PartitionFiles) -> tuple[int | None, KafkaIndexError | None]:
     """Return the log end offset, or why it cannot be read."""
     try:
         with PartitionLog(files, config=IndexConfig()) as log:

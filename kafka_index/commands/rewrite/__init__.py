@@ -76,8 +76,8 @@ def rewrite_dump(
         Kafka settings, such as a broker's ``server.properties``. Missing settings are taken from
         the metadata log.
     metadata : path, optional
-        The directory of the metadata log, for the compacted topics. Without it, any topic may be
-        compacted.
+        The directory of the metadata log, which shows which topics are compacted. By default, any
+        topic may be compacted.
     overwrite : bool
         Write the output even if no record matches, or if every record matches.
     allow_revive : bool
@@ -93,7 +93,7 @@ def rewrite_dump(
     Returns
     -------
     RewriteResult
-        One row per partition. A corrupt partition is skipped: a row, not an exception.
+        One row per partition. A corrupt partition is skipped and has a row.
 
     Raises
     ------
@@ -102,8 +102,8 @@ def rewrite_dump(
         an older record would reappear, or the output is not empty or overlaps the input. The result
         of a dry run contains the reason instead.
     ConfigError
-        There is neither an output nor `dry_run`, or both; the same for `drop_keys` and
-        `drop_where`; or an argument is invalid.
+        Neither or both of `output` and `dry_run` are given, neither or both of `drop_keys` and
+        `drop_where`, or an argument is invalid.
     PublishError
         The output cannot be created, locked or written.
 

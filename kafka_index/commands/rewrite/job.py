@@ -101,8 +101,12 @@ CLEANUP_POLICY = "cleanup.policy"
 class RewriteSettings:
     """The settings of a rewrite; small and picklable.
 
-    `config` is for the index files. With `allows_revival`, the newest record of a key may be
-    dropped although an older record stays.
+    Attributes
+    ----------
+    config : LogConfig
+        The settings of the index files.
+    allows_revival : bool
+        The newest record of a key may be dropped even if an older record of the key stays.
     """
 
     selection: Selection
@@ -115,8 +119,14 @@ class RewriteSettings:
 class MatchedPartition:
     """The result of the first pass over a partition.
 
-    `match` is None for an internal topic, and after an error, with which the partition is skipped.
-    `missing` are the missing offsets of its logs.
+    Attributes
+    ----------
+    match : PartitionMatch, optional
+        None for an internal topic, and after an error.
+    error : KafkaIndexError, optional
+        Why the partition is skipped.
+    missing : MissingOffsets
+        The missing offsets of the logs.
     """
 
     plan: PartitionPlan
@@ -124,8 +134,8 @@ class MatchedPartition:
     error: KafkaIndexError | None = None
     missing: MissingOffsets = field(default_factory=MissingOffsets)
 
-    def with_missing(self, finder: GapFinder) -> MatchedPartition:
-        """Add the missing offsets of the logs that were read."""
+    def find_missing(self, finder: GapFinder) -> MatchedPartition:
+        """Return a copy with the missing offsets of the logs that were read."""
         if self.match is None:
             return self
         plan = self.plan
@@ -139,8 +149,8 @@ class MatchedPartition:
         return replace(self, match=replace(self.match, seen=()), missing=missing)
 
 
-def digest_of(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
-    """Return the digest of a rewrite: of the versions of its input, and of the selection."""
+def rewrite_digest(plans: Sequence[PartitionPlan], settings: RewriteSettings) -> str:
+    """Return the digest of the selection and of the versions of the input."""
     digest = hashlib.sha256()
     selection = settings.selection
     digest.update(repr((selection.keys, selection.condition, settings.config)).encode())
@@ -172,15 +182,15 @@ def match_partitions(
 
 def rewrite_partitions(
     workers: Workers,
-    matched: Sequence[MatchedPartition],
+    matched_partitions: Sequence[MatchedPartition],
     output: str,
     staging: str,
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
-    """Write partitions; yield each with the error for which it is skipped, None otherwise."""
+    """Write partitions; yield each partition with the error that skipped it, or None."""
     errors = workers.run(
-        matched,
+        matched_partitions,
         partial(
             _rewrite,
             output=output,
@@ -188,11 +198,11 @@ def rewrite_partitions(
             settings=settings,
             on_read=on_read if workers.in_process else ignore,
         ),
-        sizes=[each.plan.size_bytes for each in matched],
+        sizes=[matched_partition.plan.size_bytes for matched_partition in matched_partitions],
         description="rewrite {:,} partitions",
         ordered=True,
     )
-    return zip(matched, errors, strict=True)
+    return zip(matched_partitions, errors, strict=True)
 
 
 def match(
@@ -202,14 +212,14 @@ def match(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> MatchedPartition:
-    """Match the records of a partition; an error is in the result."""
+    """Match the records of a partition; the result contains an error."""
     if plan.is_internal:
-        _all_read(plan, on_read)
+        _report_all_read(plan, on_read)
         return MatchedPartition(plan)
     try:
-        first = plan.segments[0]
-        start = PartitionStart.read(first, None, with_epochs=False, tiered=plan.tiered)
-        found = match_partition(
+        first_segment = plan.segments[0]
+        start = PartitionStart.read(first_segment, None, with_epochs=False, tiered=plan.tiered)
+        partition_match = match_partition(
             plan.segments,
             settings.selection,
             start.state,
@@ -221,7 +231,7 @@ def match(
         raise
     except KafkaIndexError as error:
         return MatchedPartition(plan, error=without_frames(error))
-    return MatchedPartition(plan, found)
+    return MatchedPartition(plan, partition_match)
 
 
 def _rewrite(
@@ -236,19 +246,19 @@ def _rewrite(
     """Write a partition with its index files, and publish it; return its error, if any."""
     plan = matched.plan
     name = plan.partition.directory_name
-    # Each attempt has its own folder, because a lost one may still be writing. The checkpoint next
-    # to a partition belongs to this partition only.
+    # Each attempt has its own folder, because a lost attempt may still be writing. The folder also
+    # contains a checkpoint with only this partition.
     directory = os.path.join(staging, f"{name}.{attempt_id}", name)
     if os.path.exists(os.path.join(output, name)):
-        # The run that this one continues has published it.
-        _all_read(plan, on_read)
+        # The interrupted run has already published the partition.
+        _report_all_read(plan, on_read)
         return None
     try:
         make_staged_directory(os.path.dirname(directory))
         make_staged_directory(directory)
         if matched.match is None:
             _copy_files(plan.directory, directory)
-            _all_read(plan, on_read)
+            _report_all_read(plan, on_read)
         else:
             _write_partition(plan, matched.match, directory, settings, on_read)
         publish_directory(output, StagedPartition(plan.partition, directory, is_shared=True))
@@ -258,7 +268,7 @@ def _rewrite(
     return None
 
 
-def _all_read(plan: PartitionPlan, on_read: OnRead) -> None:
+def _report_all_read(plan: PartitionPlan, on_read: OnRead) -> None:
     """Call `on_read` for all segments of a partition that is copied or skipped."""
     for segment in plan.segments:
         on_read(segment)
@@ -275,27 +285,30 @@ def _write_partition(
     _write_side_files(plan, directory)
     log_start = plan.log_start_offset
     if log_start is not None:
-        # The build reads it where a broker does.
-        text = format_offset_checkpoint(
+        # The build reads the log start offset from the checkpoint, as a broker does.
+        checkpoint_text = format_offset_checkpoint(
             {plan.partition: min(log_start, partition_match.end_offset)}
         )
-        _write_staged(os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), text.encode())
+        _write_staged(
+            os.path.join(os.path.dirname(directory), LOG_START_CHECKPOINT), checkpoint_text.encode()
+        )
     segments = []
     for segment in plan.segments:
         name = segment_file_name(segment.base_offset, LOG_SUFFIX)
         segments.append(rewriter.rewrite(segment, os.path.join(directory, name)))
         on_read(segment)
     build = BuildSettings(settings.config)
-    staged = list(stage_segments(segments, build, attempt_id="rewrite"))
-    for row in publish_partitions([staged], build, attempt_id="rewrite"):
+    staged_segments = list(stage_segments(segments, build, attempt_id="rewrite"))
+    for row in publish_partitions([staged_segments], build, attempt_id="rewrite"):
         if row.status == FAILED:
-            kind = PublishError if row.retriable else CorruptLogError
-            raise kind(
-                f"the rewritten segment {row.segment_base_offset} cannot be built: {row.reason}",
+            error_class = PublishError if row.retriable else CorruptLogError
+            raise error_class(
+                f"cannot build indexes of the rewritten segment {row.segment_base_offset}: "
+                f"{row.reason}",
                 path=plan.directory,
             )
-    for each in staged:
-        each.remove_scratch(build)
+    for staged_segment in staged_segments:
+        staged_segment.remove_scratch(build)
     manifest = os.path.join(directory, BUILD_MANIFEST)
     if os.path.exists(manifest):
         os.unlink(manifest)
@@ -305,12 +318,12 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
     """Write the files of a partition that do not belong to a segment."""
     names: set[str] = set()
     if plan.local_directory is not None:
-        # Errors must contain the path of the input, and must not quote the target of a link. The
-        # build reads the copy.
+        # The build reads only the copy. This check of the input gives errors the path of the input,
+        # and does not quote the target of a link.
         read_epochs(plan.local_directory)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
-            # Later snapshots are rebuilt.
+            # The build writes the snapshots after the first segment.
             names |= {
                 os.path.basename(snapshot_path(plan.local_directory, offset))
                 for offset in list_snapshots(plan.local_directory)
@@ -323,16 +336,18 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
             _write_staged(metadata, f"version: 0\ntopic_id: {plan.tiered.topic_id}\n".encode())
         if plan.begins_remotely and plan.tiered.epochs:
             # The local checkpoint starts at the first local segment.
-            text = LeaderEpochCache(plan.tiered.epochs).text()
-            _write_staged(os.path.join(directory, LEADER_EPOCH_CHECKPOINT), text.encode())
+            checkpoint_text = LeaderEpochCache(plan.tiered.epochs).text()
+            _write_staged(
+                os.path.join(directory, LEADER_EPOCH_CHECKPOINT), checkpoint_text.encode()
+            )
 
 
 def _copy_files(source: str, target: str, names: Collection[str] | None = None) -> None:
     """Copy the files with the given names; by default all files that a broker may read."""
     for entry in store_of(source).list_directory(source):
         name = os.path.basename(entry.path)
-        is_ours = name.startswith(".") and parse_segment_file(name) is None
-        if not entry.is_directory and (name in names if names is not None else not is_ours):
+        is_hidden = name.startswith(".") and parse_segment_file(name) is None
+        if not entry.is_directory and (name in names if names is not None else not is_hidden):
             _copy(entry.path, os.path.join(target, name))
 
 
@@ -340,7 +355,7 @@ def _copy(source: str, target: str) -> None:
     refuse_linked_out(source, any_name=True)
     try:
         with closing(store_of(source).open(source)) as file, open(target, "xb") as copy:
-            copy.writelines(piece.data for piece in file.stream())
+            copy.writelines(chunk.data for chunk in file.stream())
     except OSError as error:
         raise publish_error(error, target, "copy a file") from error
 
@@ -368,19 +383,19 @@ class PartitionPlan:
 
     @property
     def directory(self) -> str:
-        """The local directory; for a tiered partition without one, the first segment."""
+        """The local directory, or the directory of the first segment if all are remote."""
         return self.local_directory or self.segments[0].partition_directory
 
     @property
     def local_directory(self) -> str | None:
-        """Its directory in a log directory; None for a tiered partition without one."""
+        """The partition directory in a log directory; a tiered partition may have none."""
         if self.tiered is not None:
             return self.tiered.local_directory
         return self.segments[0].partition_directory
 
     @property
     def begins_remotely(self) -> bool:
-        """Whether its first segment is in tiered storage, without snapshots next to it."""
+        """Whether the first segment is in tiered storage, without snapshots next to it."""
         return is_segment_path(self.segments[0].log_path)
 
     @property
@@ -392,12 +407,12 @@ class PartitionPlan:
 
     @property
     def is_internal(self) -> bool:
-        """Whether it is a partition of an internal topic, which is copied unchanged."""
+        """Whether the topic is internal. Its partitions are copied unchanged."""
         return is_internal(self.partition)
 
     @property
     def size_bytes(self) -> int:
-        """Size of its logs."""
+        """The size of the logs."""
         return sum(segment.log_size_bytes for segment in self.segments)
 
 
@@ -407,7 +422,7 @@ def plan_rewrite(
     cluster: ClusterImage | None = None,
     tiered: TieredOptions | None = None,
 ) -> tuple[list[PartitionPlan], Listing]:
-    """Return the partitions of a dump, and its listing.
+    """Return the partitions of a dump, and the listing of the dump.
 
     `cluster` has the settings of topics. With tiered storage, all segments become local, so the
     topic with the states of remote segments is skipped. Raises the errors of `list_logs`.
@@ -432,7 +447,7 @@ def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
     return "compact" in cluster.topic_configs(topic).get(CLEANUP_POLICY, "delete")
 
 
-def tiered_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
+def tiered_log_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
     """Return the start offsets of tiered partitions that start within their first segment."""
     return {
         plan.partition: plan.tiered.log_start_offset
@@ -448,10 +463,10 @@ _STATE_FILE = ".rewrite.kafka-index"
 
 
 class RewriteOutput:
-    """The locked output directory of a rewrite: empty, or the output of the same rewrite.
+    """The locked output directory of a rewrite.
 
-    If `is_finished`, it is the complete output, and nothing is written to it. Raises `InputError`
-    for any other directory.
+    The directory must be empty, or contain output of the same rewrite; otherwise `InputError` is
+    raised. If `is_finished`, the output is complete, and no file is written.
     """
 
     def __init__(self, output: Output, inputs_digest: str) -> None:
@@ -460,29 +475,29 @@ class RewriteOutput:
         self._state = RunState(inputs=inputs_digest)
         path = os.path.join(self.root, _STATE_FILE)
         self._file = StateFile(path, RunState, what="state of a rewrite")
-        found = self._file.read()
-        self.is_finished = found is not None and found.is_finished
-        # Left by a run that was killed before it wrote the state file, also on Spark.
+        earlier_state = self._file.read()
+        self.is_finished = earlier_state is not None and earlier_state.is_finished
+        # A run that was killed before it wrote the state file may have left these files.
         names = set(os.listdir(self.root)) - {BROKER_LOCK, f".{_STATE_FILE}.tmp"}
-        if found is None and not all(name.startswith(".kafka-index.") for name in names):
+        if earlier_state is None and not all(name.startswith(".kafka-index.") for name in names):
             raise InputError("the output is not empty", path=self.root, hint="give an empty folder")
-        if found is None or found.inputs == inputs_digest:
+        if earlier_state is None or earlier_state.inputs == inputs_digest:
             return
-        if found.is_finished:
+        if earlier_state.is_finished:
             raise InputError(
                 "the output belongs to another rewrite", path=self.root, hint="give an empty folder"
             )
         raise InputError(
             "the output belongs to an unfinished rewrite of another input",
             path=self.root,
-            hint="remove it, or give another folder",
+            hint="remove the output, or give another folder",
         )
 
-    def left_out(self, partition: TopicPartition) -> InputError | None:
-        """Return why a finished output lacks a partition, None if it has the partition."""
+    def skipped_error(self, partition: TopicPartition) -> InputError | None:
+        """Return an error if a finished output lacks a partition."""
         if os.path.isdir(os.path.join(self.root, partition.directory_name)):
             return None
-        return InputError("the finished run has skipped it", path=self.root)
+        return InputError("the finished run skipped the partition", path=self.root)
 
     def begin(self) -> str:
         """Write the state file; return the staging directory."""
@@ -501,30 +516,30 @@ class RewriteOutput:
         checkpoints. It is None for a partition that is copied unchanged. `log_starts` has the log
         start offsets that are not in the data directories of the input.
         """
-        roots = [DataDirectory(each) for each in directories]
+        roots = [DataDirectory(partition) for partition in directories]
         for name in _CHECKPOINTS:
             offsets: dict[TopicPartition, int] = {}
             for root in roots:
                 offsets |= root.checkpoint(name).offsets
             if name == LOG_START_CHECKPOINT:
                 offsets |= log_starts
-            kept = {
-                each: _clamped(offset, ends[each])
-                for each, offset in offsets.items()
-                if each in ends
+            checkpoint = {
+                partition: _clamp(offset, ends[partition])
+                for partition, offset in offsets.items()
+                if partition in ends
             }
-            if kept:
-                _write(os.path.join(self.root, name), format_offset_checkpoint(kept))
+            if checkpoint:
+                _write(os.path.join(self.root, name), format_offset_checkpoint(checkpoint))
         if len(directories) == 1:
-            text = read_text(os.path.join(directories[0], META_PROPERTIES))
-            if text is not None:
-                _write(os.path.join(self.root, META_PROPERTIES), text)
+            meta_properties = read_text(os.path.join(directories[0], META_PROPERTIES))
+            if meta_properties is not None:
+                _write(os.path.join(self.root, META_PROPERTIES), meta_properties)
         self._output.remove_staging()
-        sync([self.root], "make it durable")
+        sync([self.root], "make the output durable")
         self._file.write(replace(self._state, is_finished=True))
 
 
-def _clamped(offset: int, end_offset: int | None) -> int:
+def _clamp(offset: int, end_offset: int | None) -> int:
     return offset if end_offset is None else min(offset, end_offset)
 
 
@@ -547,18 +562,22 @@ def rewrite(
     with reading_inputs(follow_links=request.follow_links) as unread:
         job = RewriteJob.prepare(request, engine.threads)
         result = job.run(engine, listener or SILENT)
-    found = replace(
+    complete_result = replace(
         result,
         unread=unread_texts(unread),
         skipped=skipped_texts(job.listing.skipped),
         of_topics=request.of_topics,
     )
-    if found.outcome is not RunOutcome.DAMAGE:
-        return found
-    return replace(found, next_command=f"kafka-index verify --input {' '.join(request.folders)}")
+    if complete_result.outcome is not RunOutcome.DAMAGE:
+        return complete_result
+    return replace(
+        complete_result, next_command=f"kafka-index verify --input {' '.join(request.folders)}"
+    )
 
 
-def _decoded_selection(request: RewriteRequest, text: str, threads: int | None) -> Selection:
+def _decoded_selection(
+    request: RewriteRequest, condition_text: str, threads: int | None
+) -> Selection:
     """Return the selection of a condition over decoded keys or values."""
     # Schemas and their decoders are slow to import.
     from kafka_index.core.query import typed_records  # noqa: PLC0415
@@ -569,8 +588,10 @@ def _decoded_selection(request: RewriteRequest, text: str, threads: int | None) 
     plan = plan_read(
         request.inputs, topics=request.topics, settings=settings, tiered=request.tiered
     )
-    found = typed_records.topic_conditions(text, plan.splits, settings, request, threads=threads)
-    return Selection(condition=found.condition, decoded=found)
+    conditions = typed_records.topic_conditions(
+        condition_text, plan.splits, settings, request, threads=threads
+    )
+    return Selection(condition=conditions.condition, decoded=conditions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -595,39 +616,43 @@ class RewriteJob:
         if request.output is not None:
             local_path(request.output)
             _refuse_backups(request.inputs)
-        most = request.max_decompressed_bytes
+        max_bytes = request.max_decompressed_bytes
         cluster = None
         if request.metadata is not None:
-            cluster = read_cluster([request.metadata], budget=shared_budget(most))
+            cluster = read_cluster([request.metadata], budget=shared_budget(max_bytes))
         plans, listing = plan_rewrite(request.inputs, request.topics, cluster, request.tiered)
         directories = listing.data_directories
-        found = DumpMetadata(cluster) if cluster else find_cluster(None, directories, most)
+        found_cluster = (
+            DumpMetadata(cluster) if cluster else find_cluster(None, directories, max_bytes)
+        )
         settings = RewriteSettings(
             selection,
-            found.settings(request.config.config),
+            found_cluster.settings(request.config.config),
             request.max_decompressed_bytes,
             request.allow_revive,
         )
-        return cls(request, plans, listing, settings, found)
+        return cls(request, plans, listing, settings, found_cluster)
 
     def run(self, engine: Engine, listener: Listener) -> RewriteResult:
         """Match the records of all partitions, check the matches, and write the output."""
         segments = [segment for plan in self.plans for segment in plan.segments]
-        # Both passes read all segments; a dry run makes one pass.
+        # Both passes read all segments; a dry run has only the first pass.
         passes = 1 if self.request.output is None else 2
         size_bytes = passes * sum(segment.log_size_bytes for segment in segments)
         listener.on_plan(len(segments), size_bytes, ("segment", "segments"))
         with ExitStack() as stack:
             output = None
             if self.request.output is not None:
-                digest = digest_of(self.plans, self.settings)
-                held = Output.for_data_directory(self.request.output, self._read())
-                output = RewriteOutput(stack.enter_context(held), digest)
+                digest = rewrite_digest(self.plans, self.settings)
+                output_lock = Output.for_data_directory(
+                    self.request.output, self._list_input_paths()
+                )
+                output = RewriteOutput(stack.enter_context(output_lock), digest)
             is_last = output is None or output.is_finished
             workers = stack.enter_context(
                 engine.start(
                     "rewrite",
-                    after_failure="finished partitions are kept: run again to continue",
+                    after_failure="run again to continue after the finished partitions",
                     listener=listener,
                     tasks=len(self.plans) * (1 if is_last else 2),
                     inputs=[plan.directory for plan in self.plans],
@@ -645,134 +670,156 @@ class RewriteJob:
                 self.listing.data_directories, self.request.max_decompressed_bytes, self.cluster
             )
             on_matched = on_last if is_last else on_first
-            matched = [
-                each.with_missing(finder)
-                for each in match_partitions(workers, self.plans, self.settings, on_matched)
+            matched_partitions = [
+                partition.find_missing(finder)
+                for partition in match_partitions(workers, self.plans, self.settings, on_matched)
             ]
             refusal = None
             if output is None:
                 try:
-                    self._check_matches(matched)
+                    self._check_matches(matched_partitions)
                 except (InputError, CorruptLogError) as error:
                     refusal = str(error)
-                outcomes = [(each, each.error) for each in matched]
+                outcomes = [(partition, partition.error) for partition in matched_partitions]
             elif output.is_finished:
                 outcomes = [
-                    (each, each.error or output.left_out(each.plan.partition)) for each in matched
+                    (partition, partition.error or output.skipped_error(partition.plan.partition))
+                    for partition in matched_partitions
                 ]
             else:
-                self._check_matches(matched)
-                outcomes = self._write(workers, output, matched, on_last)
+                self._check_matches(matched_partitions)
+                outcomes = self._write(workers, output, matched_partitions, on_last)
         return RewriteResult(
-            [_row(each, error, is_dry=output is None) for each, error in outcomes],
+            [_report_row(partition, error, is_dry=output is None) for partition, error in outcomes],
             None if output is None else output.root,
             refusal,
             is_new=output is None or not output.is_finished,
-            records_by_line=self._by_line(matched),
+            records_by_line=self._count_by_line(matched_partitions),
         )
 
     def _write(
         self,
         workers: Workers,
         output: RewriteOutput,
-        matched: Sequence[MatchedPartition],
+        matched_partitions: Sequence[MatchedPartition],
         on_read: OnRead,
     ) -> list[tuple[MatchedPartition, KafkaIndexError | None]]:
         """Write the readable partitions; return all, with the errors of skipped partitions."""
         staging = output.begin()
-        intact = [each for each in matched if each.error is None]
-        written = list(
+        intact = [partition for partition in matched_partitions if partition.error is None]
+        written_outcomes = list(
             rewrite_partitions(workers, intact, output.root, staging, self.settings, on_read)
         )
-        unread = [(each, each.error) for each in matched if each.error is not None]
-        outcomes = sorted([*unread, *written], key=lambda one: one[0].plan.partition)
+        unread = [
+            (partition, partition.error)
+            for partition in matched_partitions
+            if partition.error is not None
+        ]
+        outcomes = sorted(
+            [*unread, *written_outcomes], key=lambda outcome: outcome[0].plan.partition
+        )
         ends = {
-            each.plan.partition: None if each.match is None else each.match.end_offset
-            for each, error in written
+            partition.plan.partition: None
+            if partition.match is None
+            else partition.match.end_offset
+            for partition, error in written_outcomes
             if error is None
         }
         if not any(error is not None and is_retriable(error) for _, error in outcomes):
-            output.finish(self.listing.data_directories, ends, tiered_starts(self.plans))
+            output.finish(self.listing.data_directories, ends, tiered_log_starts(self.plans))
         return outcomes
 
-    def _by_line(self, matched: Sequence[MatchedPartition]) -> Mapping[int, int]:
-        found = [each.match.by_key for each in matched if each.match is not None]
-        return records_by_line(self.settings.selection.keys or (), found)
+    def _count_by_line(self, matched_partitions: Sequence[MatchedPartition]) -> Mapping[int, int]:
+        counts = [
+            partition.match.by_key
+            for partition in matched_partitions
+            if partition.match is not None
+        ]
+        return records_by_line(self.settings.selection.keys or (), counts)
 
-    def _read(self) -> list[str]:
+    def _list_input_paths(self) -> list[str]:
         """Return the paths that the output must not overlap."""
         tiered = self.request.tiered
         local = (plan.local_directory for plan in self.plans)
         remote = () if tiered is None else tiered.uris
         return [*self.request.inputs, *remote, *filter(None, local)]
 
-    def _check_matches(self, matched: Sequence[MatchedPartition]) -> None:
-        """Reject a rewrite that drops no record, all records, or revives an older record."""
-        found = [each.match for each in matched if each.match is not None]
-        for each in matched:
-            if each.match is not None and each.match.revived is not None:
-                dropped, older = each.match.revived
+    def _check_matches(self, matched_partitions: Sequence[MatchedPartition]) -> None:
+        """Raise `InputError` if no or all records match, or if an older record would reappear."""
+        matches = [
+            partition.match for partition in matched_partitions if partition.match is not None
+        ]
+        for partition in matched_partitions:
+            if partition.match is not None and partition.match.revived is not None:
+                dropped, older = partition.match.revived
                 raise InputError(
-                    f"without the record at offset {dropped}, the older record of its key at "
-                    f"offset {older} would be the newest",
-                    path=each.plan.directory,
-                    hint="drop all records of the key; or give --metadata if the topic is not "
-                    "compacted; or give --allow-revive",
+                    f"the record at offset {older} would reappear, because the newer record of its "
+                    f"key at offset {dropped} would be dropped",
+                    path=partition.plan.directory,
+                    hint="drop all records of the key, give --allow-revive, or give --metadata if "
+                    "the topic is not compacted",
                 )
-        if self.request.overwrite or not found:
+        if self.request.overwrite or not matches:
             return
-        records = sum(each.records for each in found)
-        dropped = sum(each.dropped for each in found)
-        unread = [each.error for each in matched if each.error is not None]
-        lost = [gap for each in matched for gap in each.missing.lost]
-        if not dropped and lost:
-            raise CorruptLogError(f"no record matches in the remaining log, and {lost[0]}")
-        if not dropped and unread:
-            kind = ReadError if any(map(is_retriable, unread)) else CorruptLogError
-            raise kind(
+        records = sum(partition_match.records for partition_match in matches)
+        dropped = sum(partition_match.dropped for partition_match in matches)
+        read_errors = [
+            partition.error for partition in matched_partitions if partition.error is not None
+        ]
+        lost_offsets = [gap for partition in matched_partitions for gap in partition.missing.lost]
+        if not dropped and lost_offsets:
+            raise CorruptLogError(
+                f"no record matches in the remaining log, but records are lost: {lost_offsets[0]}"
+            )
+        if not dropped and read_errors:
+            error_class = ReadError if any(map(is_retriable, read_errors)) else CorruptLogError
+            raise error_class(
                 f"no record matches in the readable partitions, and "
-                f"{plural(len(unread), 'partition')} cannot be read: {unread[0]}"
+                f"{plural(len(read_errors), 'partition')} cannot be read: {read_errors[0]}"
             )
         if not dropped:
-            searched = plural(records, "record") + self.request.of_topics
-            skipped = self.listing.skipped
-            if skipped:
-                entries = plural(len(skipped), "entry", "entries")
-                searched += f"; skipped {entries}, such as {skipped[0].path}: {skipped[0].reason}"
+            searched_records = plural(records, "record") + self.request.of_topics
+            skipped_entries = self.listing.skipped
+            if skipped_entries:
+                entries = plural(len(skipped_entries), "entry", "entries")
+                first_entry = skipped_entries[0]
+                searched_records += (
+                    f"; skipped {entries}, such as {first_entry.path}: {first_entry.reason}"
+                )
             raise InputError(
                 "no record matches, so the output would be a copy",
-                found=searched,
+                found=searched_records,
                 hint="correct the keys or the condition, or give --overwrite",
             )
         if dropped == records:
             raise InputError(
-                "every record matches",
+                "every record matches, so the output would have no records",
                 found=plural(records, "record") + self.request.of_topics,
                 hint="correct the keys or the condition, or give --overwrite",
             )
 
 
 def _refuse_backups(inputs: Sequence[str]) -> None:
-    """Reject backups: their transactions are complete only after a restore."""
+    """Raise `InputError` for backups; their transactions are complete only after a restore."""
     backup = next(filter(is_backup_input, inputs), None)
     if backup is not None:
         raise InputError(
-            "a backup has transactions that were open at its cutoff",
+            "the backup may contain transactions that were open at its cutoff",
             path=backup,
-            hint="give --drop-keys to restore, which truncates the logs before them; or restore "
-            "the backup, and rewrite the restored directory",
+            hint="give --drop-keys to kafka-index restore, or restore the backup and rewrite the "
+            "restored directory",
         )
 
 
-def _row(
-    each: MatchedPartition, error: KafkaIndexError | None, *, is_dry: bool
+def _report_row(
+    matched: MatchedPartition, error: KafkaIndexError | None, *, is_dry: bool
 ) -> RewrittenPartition:
-    """Return the row of a partition, with the error for which it is skipped, if any."""
-    found, partition = each.match, each.plan.partition
-    written = RewriteStatus.COPIED if found is None else RewriteStatus.REWRITTEN
-    status = RewriteStatus.MATCHED if is_dry else written
-    reason = None if found is None else found.note
-    lost = each.missing.lost
+    """Return the row of a partition; with an error, the partition was skipped."""
+    partition_match, partition = matched.match, matched.plan.partition
+    written_status = RewriteStatus.COPIED if partition_match is None else RewriteStatus.REWRITTEN
+    status = RewriteStatus.MATCHED if is_dry else written_status
+    reason = None if partition_match is None else partition_match.note
+    lost = matched.missing.lost
     if lost:
         reason = str(lost[0])
     if error is not None:
@@ -780,10 +827,10 @@ def _row(
     return RewrittenPartition(
         partition.topic,
         partition.partition,
-        None if found is None else found.records,
-        None if found is None else found.dropped,
+        None if partition_match is None else partition_match.records,
+        None if partition_match is None else partition_match.dropped,
         status,
         reason,
         error is not None and is_retriable(error),
-        each.missing,
+        matched.missing,
     )

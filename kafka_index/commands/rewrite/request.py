@@ -35,7 +35,7 @@ class RewriteRequest(DecodeFields, LogRequest):
     output: str | None = parameter(
         LocalFolderKind(),
         Group.OUTPUT,
-        "Output folder. It is empty, or contains an unfinished rewrite.",
+        "Output folder. It must be empty, or contain an unfinished rewrite.",
         default=None,
     )
     drop_keys: tuple[bytes, ...] | None = parameter(
@@ -67,7 +67,7 @@ class RewriteRequest(DecodeFields, LogRequest):
     metadata: str | None = parameter(
         PathKind("DIR"),
         Group.INPUT,
-        "Metadata log directory, for the compacted topics.",
+        "Directory of the metadata log, which shows which topics are compacted.",
         default=None,
     )
     allow_revive: bool = parameter(
@@ -91,9 +91,9 @@ class RewriteRequest(DecodeFields, LogRequest):
 
             Condition.parse(self.drop_where)
         if (self.drop_keys is None) == (self.drop_where is None):
-            self.refuse("give one of {drop_keys} and {drop_where}")
+            self.refuse("give either {drop_keys} or {drop_where}")
         if (self.output is None) != self.dry_run:
-            self.refuse("give one of {output} and {dry_run}")
+            self.refuse("give either {output} or {dry_run}")
 
     @property
     def of_topics(self) -> str:

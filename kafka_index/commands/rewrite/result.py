@@ -124,23 +124,27 @@ class RewriteResult(Result):
     def headline(self) -> str:
         """The number of records and dropped records, and why a rewrite would be rejected."""
         counts = self.counts
-        kept = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
-        where = "; nothing is written" if self.output is None else f"; {kept} in {self.output}"
+        partitions = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
+        output = (
+            "; nothing is written" if self.output is None else f"; {partitions} in {self.output}"
+        )
         records = plural(counts["records"], "record")
-        total = f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{where}"
-        refused = f"would be rejected: {self.refusal}; " if self.refusal is not None else ""
-        earlier = "" if self.is_new else ", finished by an earlier run"
-        left = counts["partitions_left_out"]
-        left_out = f"; {plural(left, 'partition')} skipped" if left else ""
-        return f"{refused}{total}{earlier}{left_out}"
+        total = f"{counts['records_dropped']:,} of {records}{self.of_topics} dropped{output}"
+        refusal = (
+            f"the rewrite would be rejected: {self.refusal}; " if self.refusal is not None else ""
+        )
+        earlier_run = "" if self.is_new else ", finished by an earlier run"
+        skipped_count = counts["partitions_left_out"]
+        skipped = f"; {plural(skipped_count, 'partition')} skipped" if skipped_count else ""
+        return f"{refusal}{total}{earlier_run}{skipped}"
 
     @property
     def conclusion(self) -> Conclusion:
         """The conclusion, notable if a rewrite would be rejected."""
-        found = super().conclusion
+        conclusion = super().conclusion
         if self.refusal is None:
-            return found
-        return replace(found, severity=max(found.severity, NOTABLE))
+            return conclusion
+        return replace(conclusion, severity=max(conclusion.severity, NOTABLE))
 
     @property
     def statuses(self) -> list[Status]:

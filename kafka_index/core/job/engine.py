@@ -188,6 +188,7 @@ class Engine(Protocol):
     @property
     def threads(self) -> int | None:
         """The number of threads of this process, if the user has chosen it."""
+        return None
 
     def start(
         self,

@@ -326,7 +326,7 @@ def test_rewrite_of_a_backup_is_rejected(backup: str, tmp_path: Path) -> None:
     arguments = ("rewrite", "--input", backup, "--drop-keys", keys)
     result = run_here(*arguments, "--output", tmp_path / "out")
     assert result.returncode == 2
-    assert "restore the backup, and rewrite the restored directory" in result.stderr
+    assert "restore the backup and rewrite the restored directory" in result.stderr
     assert not (tmp_path / "out").exists()
     assert "0 of 66,676 records dropped" in run_here(*arguments, "--dry-run").stdout
 

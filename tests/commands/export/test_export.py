@@ -246,8 +246,8 @@ def test_starting_offset_outside_the_log_is_rejected(
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ('{"t": {"0": 2}}', "not for the same partitions"),
-        ("t,0,1\nt,1,1\nu,0,1\n", "not for the same partitions"),
+        ('{"t": {"0": 2}}', "have different partitions"),
+        ("t,0,1\nt,1,1\nu,0,1\n", "have different partitions"),
         ('{"t": {"0": 2, "0": 3}}', "listed twice"),
         ("t,0\n", "not a file of offsets"),
         ("t,0,soon\n", "not a file of offsets"),
@@ -314,7 +314,7 @@ def test_rerun_resolves_relative_times_as_the_first_run_did(tmp_path: Path) -> N
     # It is later than the end of the first run, and would be passed over for good.
     later = batch_of(2, [(now + 3_600_000, None, b"v")])
     write_partition(tmp_path / "dump", {0: b"".join([*logs[:2], later, *logs[3:]])})
-    assert "now: relative to the first run of this export" in export(0, *arguments)
+    assert "the time of the first run of this export determines now" in export(0, *arguments)
     assert exported(tmp_path / "out")["offset"].to_pylist() == [0, 1, 3]
     other = (*arguments[:4], "--to", "-1s")
     assert "exported with another value of" in export(2, *other)
@@ -362,7 +362,7 @@ def test_folder_with_foreign_data_files_is_rejected(tmp_path: Path) -> None:
     foreign.parent.mkdir(parents=True)
     foreign.write_bytes(b"not ours")
     text = export(2, "--input", tmp_path / "dump", "--output", tmp_path / "out")
-    assert "the folder of this data file has no state file of an export" in text
+    assert "the folder contains this data file, but no state file of an export" in text
     assert foreign.read_bytes() == b"not ours"
 
 

@@ -15,7 +15,7 @@ from deltalake import DeltaTable, TableFeatures
 from pyiceberg.table import Table as IcebergTable
 from pyiceberg.types import StringType
 
-from kafka_index.commands.export.replaced_rows import _BATCH_BYTES, _rows
+from kafka_index.commands.export.replaced_rows import _BATCH_BYTES, _read_rows
 from tests.support.campaign import sample_size
 from tests.support.command_line import DUMP, Argument, run_here
 from tests.support.lake_tables import (
@@ -399,6 +399,6 @@ def test_row_group_of_another_tool_is_read_in_batches_of_few_bytes(tmp_path: Pat
     rows = pa.table({"offset": pa.array(range(2000)), "value": values})
     path = str(tmp_path / "rows.parquet")
     pq.write_table(rows, path, row_group_size=2000, use_dictionary=False)
-    batches = [batch for _, batch in _rows(0, path, rows.schema)]
+    batches = [batch for _, batch in _read_rows(0, path, rows.schema)]
     assert pa.Table.from_batches(batches).equals(rows)
     assert max(batch.nbytes for batch in batches) <= _BATCH_BYTES

@@ -165,7 +165,7 @@ def open_tables(dump: Path, lake: ExportedLake) -> Tables:
     names = ("format", "output", "catalog", "namespace", "history")
     fields = {name: given[f"--{name}"] for name in names if f"--{name}" in given}
     request = ExportRequest.build({"inputs": [str(dump)], **fields})
-    tables = Tables.of(request)
+    tables = Tables.for_request(request)
     form, history = ExportFormat(given["--format"]), History(lake.history)
     settings = ExportSettings(str(lake.output), form, history=history)
     tables.open(list_partitions([str(dump)]).files, settings)

@@ -104,7 +104,7 @@ def remove(lake: ExportedLake, schema: pa.Schema, *offsets: int) -> None:
     """Remove rows, and so rewrite their files."""
     table, settings = open_table(lake, schema)
     removed, added = replace_rows(
-        table.files_with([0]),
+        table.list_files([0]),
         [RowRange(0, offset, offset + 1) for offset in offsets],
         (),
         table.rewritten_schema(),

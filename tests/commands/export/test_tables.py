@@ -174,10 +174,13 @@ def test_missing_catalog_ends_the_run_before_a_file_is_written(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--format", "iceberg", "--output", "out"), "needs --catalog and --namespace"),
-        (("--format", "delta", "--output", "out", "--namespace", "n"), "need --format iceberg"),
+        (("--format", "iceberg", "--output", "out"), "requires --catalog and --namespace"),
+        (("--format", "delta", "--output", "out", "--namespace", "n"), "require --format iceberg"),
         (("--format", "delta"), "--output is required"),
-        (("--output", "out", "--history", "latest"), "--history latest needs --format iceberg or"),
+        (
+            ("--output", "out", "--history", "latest"),
+            "--history latest requires --format iceberg",
+        ),
         (("--format", "iceberg", "--catalog", "none", "--namespace", "n"), "URI missing"),
         (("--format", "iceberg", "--catalog", "memory:", "--namespace", "n"), "memory:"),
     ],
@@ -218,7 +221,7 @@ def test_table_that_is_ahead_of_its_output_is_rejected(tmp_path: Path, lake: Exp
     export(0, dump, lake)
     (folder / ".kafka-index-export.json").write_bytes(state)
     files = sorted(folder.iterdir())
-    assert "up to offset 1000, and the export state ends at 500" in export(2, dump, lake)
+    assert "up to offset 1000, but the export state ends at offset 500" in export(2, dump, lake)
     assert sorted(folder.iterdir()) == files
 
 
@@ -227,7 +230,7 @@ def test_table_with_rows_of_another_output_is_rejected(tmp_path: Path, lake: Exp
     write(dump, {0: log_of(range(500))})
     export(0, dump, lake)
     (lake.output / ".kafka-index-tables.json").unlink()
-    assert "rows of topic-0 that this output has not committed" in export(2, dump, lake)
+    assert "rows of topic-0 from another output" in export(2, dump, lake)
     # Another partition may come from another output.
     shutil.rmtree(dump)
     write_partition(dump, {0: log_of(range(20))}, "topic-1")
@@ -242,12 +245,12 @@ def test_table_with_other_columns_or_partitions_is_rejected_before_a_file_is_wri
     write(dump, {0: log_of(range(20))})
     lake.create("topic", pa.schema([("offset", pa.int64()), ("value", pa.string())]))
     text = export(2, dump, lake)
-    assert "cannot take the column value (expected " in text
+    assert "have different types for the column value (expected " in text
     assert "string, found binary)" in text
     lake.create("other", pa.schema([("offset", pa.int64())]))
     shutil.rmtree(dump)
     write_partition(dump, {0: log_of(range(20))}, "other-0")
-    assert "other partitions" in export(2, dump, lake, "--by-date")
+    assert "partitioned by different columns" in export(2, dump, lake, "--by-date")
     assert not list(lake.output.rglob("0*.parquet"))
     # Columns that the table lacks are added.
     export(0, dump, lake, "--columns", "value")

@@ -155,7 +155,7 @@ def test_unknown_import_setting_suggests_a_similar_name(
         (("--append", "--overwrite"), "--append and --overwrite exclude each other"),
         (("--property", "segment.bytes"), "--property is not NAME=VALUE (found segment.bytes)"),
         (("--property", "linger.ms=1", "--property", "linger.ms=2"), "linger.ms is given twice"),
-        (("--topic-id", "orders=short"), "--topic-id of orders is not a topic ID"),
+        (("--topic-id", "orders=short"), "--topic-id of orders is not a valid topic ID"),
         (("--layout-property", "offsets=packed"), "--layout-property requires --layout"),
         (("--output", "s3://bucket/logs"), "--output is in an object store"),
     ],
@@ -388,7 +388,7 @@ def test_append_rejects_a_log_that_lost_imported_records(tmp_path: Path, lost: s
 
     stderr = refused(written(tmp_path / "second", table(1, offset=[300])), output, "--append")
 
-    assert "the log ends before records of an earlier import" in stderr
+    assert "records of an earlier import are lost" in stderr
     assert log.name in stderr
     assert contents(output) == before
 
@@ -436,7 +436,7 @@ def test_import_into_an_existing_partition_requires_append_or_overwrite(tmp_path
     imported(written(tmp_path / "tables", table()), tmp_path / "logs")
 
     other = written(tmp_path / "other", table())
-    assert "the partition exists" in refused(other, tmp_path / "logs")
+    assert "the partition already exists" in refused(other, tmp_path / "logs")
 
 
 @pytest.mark.parametrize("mode", [(), ("--append", "--order-by", "timestamp")])
@@ -471,7 +471,7 @@ def test_import_is_not_skipped_if_its_tables_or_logs_changed(tmp_path: Path, cha
     else:
         shutil.rmtree(logs / "other-0")
 
-    assert "the partition exists" in refused(tables, logs)
+    assert "the partition already exists" in refused(tables, logs)
 
 
 def test_overwrite_replaces_all_files_of_the_earlier_import(tmp_path: Path) -> None:
@@ -501,7 +501,10 @@ def test_import_below_a_checkpointed_log_start_offset_is_rejected(
 
     stderr = refused(source, output, *mode)
 
-    assert "the checkpointed log start offset of orders-0 is above the first record" in stderr
+    assert (
+        "a broker would delete records of orders-0, because its checkpointed log start offset"
+        in stderr
+    )
     assert contents(output) == before
 
 
@@ -525,7 +528,7 @@ def test_overwrite_of_a_log_changed_by_another_writer_is_rejected(tmp_path: Path
 
     stderr = refused(tmp_path / "tables", output, "--overwrite")
 
-    assert "was not written by an import, or has changed since" in stderr
+    assert "no import wrote the partition, or the partition has changed" in stderr
     assert contents(output) == before
 
 
@@ -585,19 +588,25 @@ def test_import_writes_the_topic_id_for_the_broker(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("columns", "reason"),
     [
-        ({"offset": None}, "no column to order its records by"),
+        ({"offset": None}, "no order of records is given"),
         ({"topic": None}, "no column topic"),
-        ({"key": None, "value": None}, "neither a column key nor value"),
-        ({"ofset": [0]}, "a column that a record does not have"),
+        ({"key": None, "value": None}, "neither a column key nor a column value"),
+        ({"ofset": [0]}, "the table has a column that is not a field of a record"),
         ({"topic": [None]}, "a record has no topic"),
-        ({"topic": ["../up"]}, "not a legal topic name"),
-        ({"partition": [-1]}, "not a partition"),
-        ({"offset": [-5]}, "a negative offset"),
-        ({"offset": [2**63 - 1]}, "no offset follows this one"),
-        ({"offset": [5, 2**63 - 1]}, "no offset follows this one"),
+        ({"topic": ["../up"]}, "the topic name is illegal"),
+        ({"partition": [-1]}, "the partition of a record is out of range"),
+        ({"offset": [-5]}, "an offset is negative"),
+        (
+            {"offset": [2**63 - 1]},
+            "the offset is too large, because the log end offset would overflow",
+        ),
+        (
+            {"offset": [5, 2**63 - 1]},
+            "the offset is too large, because the log end offset would overflow",
+        ),
         ({"timestamp": [-2]}, "a timestamp is negative"),
         ({"timestamp": [None]}, "a record has no timestamp"),
-        ({"timestampType": [3]}, "not a timestamp type"),
+        ({"timestampType": [3]}, "the timestamp type of a record is invalid"),
         ({"is_control": [True]}, "a control record"),
     ],
 )
@@ -679,7 +688,7 @@ def test_json_time_not_in_iso_8601_is_rejected(tmp_path: Path, text: str) -> Non
     stderr = refused(json_line(tmp_path, timestamp=text), tmp_path / "logs")
 
     assert "rows.jsonl: cannot read the table: timestamp" in stderr
-    assert "is neither a time of ISO 8601 nor milliseconds" in stderr
+    assert "is neither an ISO 8601 time nor a number of milliseconds" in stderr
 
 
 @pytest.mark.parametrize("later", [0, 1], ids=["same file", "next file"])
@@ -718,7 +727,7 @@ def test_unsorted_records_are_rejected(tmp_path: Path) -> None:
     settings = ImportSettings(order_by="at")
     batches = table(3, offset=None, at=[1, 3, 2]).to_batches()
     with (
-        pytest.raises(InputError, match="are not in the order of at"),
+        pytest.raises(InputError, match="are not sorted by at"),
         import_target(tmp_path / "logs", settings.mode) as target,
     ):
         import_sorted(batches, target, settings, print)
@@ -801,7 +810,7 @@ def test_partitions_before_an_illegal_topic_name_are_imported(tmp_path: Path, th
         written(tmp_path / "tables", rows), tmp_path / "logs", "--threads", str(threads)
     )
 
-    assert "not a legal topic name" in stderr
+    assert "the topic name is illegal" in stderr
     # The last one before it is being fed, and not known to be complete.
     assert sorted(path.parent.name for path in tmp_path.glob("logs/*/*.log")) == [
         f"a{number}-0" for number in range(4)
