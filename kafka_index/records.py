@@ -1,7 +1,4 @@
-"""`read_records`: the records of logs as a table.
-
-There is no such command.
-"""
+"""`read_records`: the records of logs as a table; no command corresponds to this function."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from kafka_index.core.arguments import bounds_of, partitions_of, times_of
+from kafka_index.core.arguments import convert_bounds, convert_partitions, convert_times
 from kafka_index.core.errors import Faults
 from kafka_index.core.fs.inputs import (
     collecting_unread,
@@ -68,9 +65,9 @@ def _argument(kind: Kind, default: Any = None) -> Any:
     return parameter(kind, Group.SELECTION, "", default=default)
 
 
-_PARTITIONS = _ConvertedKind(lambda value, _name, _now: partitions_of(value))
-_OFFSETS = _ConvertedKind(lambda value, name, _now: bounds_of(value, name))
-_TIMES = _ConvertedKind(times_of)
+_PARTITIONS = _ConvertedKind(lambda value, _name, _now: convert_partitions(value))
+_OFFSETS = _ConvertedKind(lambda value, name, _now: convert_bounds(value, name))
+_TIMES = _ConvertedKind(convert_times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,9 +189,9 @@ def read_records(
         ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
         registry.
     value_schema : path, optional
-        A file with the schema of values that name none, such as ``orders.proto#shop.Order``.
+        A file with the schema of values without a schema ID, such as ``orders.proto#shop.Order``.
     decode_errors : DecodeErrors or str
-        ``keep`` keeps the bytes of what does not decode; ``fail`` raises an error.
+        ``keep`` keeps the bytes of fields that cannot be decoded; ``fail`` raises an error.
     schema_context : str
         The context of the schema ids in the records.
 
@@ -278,7 +275,7 @@ class Records(RecordStream):
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
         """Read from the start and yield the records; closing the generator ends the read."""
         records, faults, failed = 0, Faults(), Counter[str]()
-        is_marked = CORRUPT_RECORD in self.schema.names
+        has_corrupt_column = CORRUPT_RECORD in self.schema.names
         missing: list[MissingOffsets] = []
         with collecting_unread() as unread:
             for batch in read_plan(
@@ -287,12 +284,16 @@ class Records(RecordStream):
                 on_missing=missing.append,
                 decode_errors=failed,
             ):
-                marked = len(batch) - batch.column(CORRUPT_RECORD).null_count if is_marked else 0
-                records += len(batch) - marked
-                faults.add_damage(marked)
+                corrupt_rows = (
+                    len(batch) - batch.column(CORRUPT_RECORD).null_count
+                    if has_corrupt_column
+                    else 0
+                )
+                records += len(batch) - corrupt_rows
+                faults.add_damage(corrupt_rows)
                 yield batch
-        missed = MissingOffsets.joined(missing)
-        self._finish_read(records, faults, missed, unread_texts(unread), failed)
+        missing_offsets = MissingOffsets.joined(missing)
+        self._finish_read(records, faults, missing_offsets, unread_texts(unread), failed)
 
     def read_all(self) -> pa.Table:
         """Return all records as a table, like `to_arrow`."""

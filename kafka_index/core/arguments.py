@@ -26,83 +26,95 @@ from kafka_index.core.query.bounds import (
 _EXAMPLE = "by topic and partition: {'orders': {0: 123}}"
 
 
-def keys_of(given: object, name: str) -> tuple[bytes, ...]:
+def convert_keys(keys: object, name: str) -> tuple[bytes, ...]:
     """Convert keys, given as a list or a file."""
-    if isinstance(given, str | PathLike):
-        return read_keys(path_of(given, name))
-    members = to_list_members(given)
+    if isinstance(keys, str | PathLike):
+        return read_keys(path_of(keys, name))
+    members = to_list_members(keys)
     if members is None:
         raise wrong_value(
-            f"{name} is not a list of keys", "a path, or a list of text or bytes", given
+            f"{name} is not a list of keys", "a path, or a list of strings or bytes", keys
         )
     if not members:
-        raise InputError(f"{name} has no key")
+        raise InputError(f"{name} is empty")
     return tuple(BytesKind().convert(key, f"{name}: a key", 0) for key in members)
 
 
-def offsets_of(given: object, name: str) -> dict[str, dict[int, int]]:
+def convert_offsets(offsets: object, name: str) -> dict[str, dict[int, int]]:
     """Convert offsets by topic and partition, from a mapping or a file (`read_offsets_file`)."""
-    if isinstance(given, str | PathLike):
-        return read_offsets_file(path_of(given, name))
-    if not isinstance(given, Mapping):
+    if isinstance(offsets, str | PathLike):
+        return read_offsets_file(path_of(offsets, name))
+    if not isinstance(offsets, Mapping):
         raise wrong_value(
-            f"{name} is not a table of offsets", f"a file, or offsets {_EXAMPLE}", given
+            f"{name} is not a table of offsets", f"a file, or offsets {_EXAMPLE}", offsets
         )
-    found: dict[str, dict[int, int]] = {}
-    for topic, number, offset in _by_partition(given, name):
-        found.setdefault(topic, {})[number] = to_integer(
-            offset, f"{name} of {topic}-{number}", least=EARLIEST
+    offsets_by_topic: dict[str, dict[int, int]] = {}
+    for topic, number, offset in _iterate_partitions(offsets, name):
+        offsets_by_topic.setdefault(topic, {})[number] = to_integer(
+            offset, f"{name} of {topic}-{number}", minimum=EARLIEST
         )
-    return found
+    return offsets_by_topic
 
 
-def bounds_of(given: object, name: str) -> Offsets | None:
+def convert_bounds(bounds: object, name: str) -> Offsets | None:
     """Convert an offset for all partitions, or offsets by topic and partition."""
-    if given is None or isinstance(given, Mapping):
-        return None if given is None else offsets_of(given, name)
-    offset = _python_integer(given)
+    if bounds is None or isinstance(bounds, Mapping):
+        return None if bounds is None else convert_offsets(bounds, name)
+    offset = _python_integer(bounds)
     if offset is not None and EARLIEST <= offset <= INT64_MAX:
         return offset
     raise InputError(
         f"{name} is not an offset",
         expected=f"an offset ({LATEST} is the latest, -2 the earliest), or {_EXAMPLE}",
-        found=argument_text(given),
+        found=argument_text(bounds),
     )
 
 
-def times_of(given: object, name: str, now: int) -> Timestamps | None:
+def convert_times(given: object, name: str, now: int) -> Timestamps | None:
     """Convert a time for all partitions, or times by topic and partition, to ms."""
     times: Any = given
     if isinstance(given, Mapping):
         times = {}
-        for topic, number, time in _by_partition(given, name):
+        for topic, number, time in _iterate_partitions(given, name):
             times.setdefault(topic, {})[number] = time
     with naming(name):
         return parse_times(times, now)
 
 
-def partitions_of(given: object) -> dict[str, list[int]] | None:
+def convert_partitions(partitions: object) -> dict[str, list[int]] | None:
     """Convert partition numbers by topic; raises `ConfigError` for anything else."""
-    if given is None:
+    if partitions is None:
         return None
-    if isinstance(given, Mapping):
-        found = {topic: to_list_members(numbers) for topic, numbers in given.items()}
-        if all(isinstance(topic, str) and own is not None for topic, own in found.items()):
+    if isinstance(partitions, Mapping):
+        numbers_by_topic = {
+            topic: to_list_members(numbers) for topic, numbers in partitions.items()
+        }
+        if all(
+            isinstance(topic, str) and own is not None for topic, own in numbers_by_topic.items()
+        ):
             return {
                 topic: [to_integer(number, f"partitions of {topic}") for number in own or ()]
-                for topic, own in found.items()
+                for topic, own in numbers_by_topic.items()
             }
     raise wrong_value(
-        "partitions is not a mapping of topics to numbers", "such as {'orders': [0, 1]}", given
+        "partitions is not a mapping of topics to numbers",
+        "a mapping such as {'orders': [0, 1]}",
+        partitions,
     )
 
 
-def _by_partition(given: Mapping[object, object], name: str) -> Iterator[tuple[str, int, object]]:
+def _iterate_partitions(
+    mapping: Mapping[object, object], name: str
+) -> Iterator[tuple[str, int, object]]:
     """Yield the members of a mapping by topic and partition number, which are strings in JSON."""
-    for topic, own in given.items():
-        if not isinstance(topic, str) or not isinstance(own, Mapping):
-            raise wrong_value(f"{name} is not by topic and partition", _EXAMPLE, {topic: own})
-        for number, value in own.items():
+    for topic, values_by_number in mapping.items():
+        if not isinstance(topic, str) or not isinstance(values_by_number, Mapping):
+            raise wrong_value(
+                f"{name} is not a mapping by topic and partition",
+                _EXAMPLE,
+                {topic: values_by_number},
+            )
+        for number, value in values_by_number.items():
             is_text = isinstance(number, str) and number.isascii() and number.isdecimal()
             yield topic, to_integer(int(number) if is_text else number, f"{name} of {topic}"), value
 
@@ -114,9 +126,9 @@ def _python_integer(value: object) -> int | None:
     return int(value.__index__())
 
 
-def to_integer(value: object, name: str, *, least: int = 0) -> int:
-    """Convert a Python or numpy integer; raises `ConfigError` below `least` or beyond 64 bits."""
+def to_integer(value: object, name: str, *, minimum: int = 0) -> int:
+    """Convert a Python or numpy integer; raises `ConfigError` below `minimum` or beyond 64 bits."""
     number = _python_integer(value)
-    if number is None or not least <= number <= INT64_MAX:
-        raise wrong_value(f"{name} is not a valid number", f"{least} or more", value)
+    if number is None or not minimum <= number <= INT64_MAX:
+        raise wrong_value(f"{name} is not a valid number", f"{minimum} or more", value)
     return number

@@ -34,17 +34,19 @@ def deferred_signals() -> Iterator[None]:
         return
     arrived: list[int] = []
 
-    def note(number: int, _frame: FrameType | None) -> None:
+    def record_signal(number: int, _frame: FrameType | None) -> None:
         arrived.append(number)
 
     numbers = (signal.SIGINT, signal.SIGTERM)
-    previous = {number: act for number in numbers if (act := signal.getsignal(number)) is not None}
+    previous = {
+        number: handler for number in numbers if (handler := signal.getsignal(number)) is not None
+    }
     try:
         for number in previous:
-            signal.signal(number, note)
+            signal.signal(number, record_signal)
         yield
     finally:
-        for number, act in previous.items():
-            signal.signal(number, act)
-        for each in arrived:
-            signal.raise_signal(each)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+        for signal_number in arrived:
+            signal.raise_signal(signal_number)

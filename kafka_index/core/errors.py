@@ -14,9 +14,9 @@ from numbers import Integral
 from os import PathLike, fspath
 from typing import Any, Self, TypeVar
 
-# Errors about the file itself, which would occur again. All others are about permission, disk,
+# Errors about the file itself, which would occur again. Other errors are about permission, disk,
 # memory or network.
-_ABOUT_THE_FILE = frozenset(
+_FILE_ERRNOS = frozenset(
     {
         None,
         errno.ENOENT,
@@ -44,7 +44,15 @@ _Error = TypeVar("_Error", bound=BaseException)
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
-_SHORT = {"\a": "\\a", "\b": "\\b", "\t": "\\t", "\n": "\\n", "\v": "\\v", "\f": "\\f", "\r": "\\r"}
+_SHORT_ESCAPES = {
+    "\a": "\\a",
+    "\b": "\\b",
+    "\t": "\\t",
+    "\n": "\\n",
+    "\v": "\\v",
+    "\f": "\\f",
+    "\r": "\\r",
+}
 _FIRST_SURROGATE_OF_BYTES = 0xDC00
 
 # The constructor accepts sizes only since Python 3.12.
@@ -79,13 +87,13 @@ def printable(text: str) -> str:
     Control characters and bytes that are not UTF-8 are escaped as in ``ls -b`` (``\n``, ``\033``,
     ``\377``), other characters without a glyph as ``\u202e``.
     """
-    return _UNPRINTABLE.sub(_escaped, text)
+    return _UNPRINTABLE.sub(_escape, text)
 
 
-def _escaped(match: re.Match[str]) -> str:
+def _escape(match: re.Match[str]) -> str:
     character = match[0]
-    if character in _SHORT:
-        return _SHORT[character]
+    if character in _SHORT_ESCAPES:
+        return _SHORT_ESCAPES[character]
     code = ord(character)
     if 0x80 <= code - _FIRST_SURROGATE_OF_BYTES <= 0xFF:
         code -= _FIRST_SURROGATE_OF_BYTES
@@ -103,10 +111,14 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
     return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
 
 
-def first_of(names: Sequence[object], most: int) -> str:
+def first_of(names: Sequence[object], max_names: int) -> str:
     """Return the first names, and the number of others: ``a, b and 2 more``."""
-    shown = ", ".join(map(str, names[:most]))
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    first_names = ", ".join(map(str, names[:max_names]))
+    return (
+        f"{first_names} and {len(names) - max_names} more"
+        if len(names) > max_names
+        else first_names
+    )
 
 
 class KafkaIndexError(Exception):
@@ -150,18 +162,20 @@ class KafkaIndexError(Exception):
 
     def __str__(self) -> str:
         """Return the error as one line: location, message, expected and found, hint."""
-        place = "" if self.path is None else f"{printable(self.path)}: "
+        location = "" if self.path is None else f"{printable(self.path)}: "
         if self.position_bytes is not None:
-            place += f"at byte {self.position_bytes}: "
-        text = place + self.described
+            location += f"at byte {self.position_bytes}: "
+        text = location + self.described
         hint = OPEN_FILES_HINT if lacks_open_files(self) else self.hint
         return printable(" ".join((f"{text}; {hint}" if hint else text).split()))
 
     @property
     def described(self) -> str:
         """The message with expected and found, without location and hint."""
-        known = [("expected", self.expected), ("found", self.found)]
-        details = ", ".join(f"{name} {value}" for name, value in known if value is not None)
+        details_by_name = [("expected", self.expected), ("found", self.found)]
+        details = ", ".join(
+            f"{name} {value}" for name, value in details_by_name if value is not None
+        )
         return f"{self.message} ({details})" if details else self.message
 
     @property
@@ -178,9 +192,9 @@ class KafkaIndexError(Exception):
 
     @classmethod
     def of(cls, error: KafkaIndexError, path: str | None = None) -> Self:
-        """Return an error of this class for what another says of a file, by default of `path`."""
-        own = {"path": error.path or path, "hint": None}
-        return cls(error.message, **error._details | own)
+        """Convert an error to this class, without hint; `path` is used if the error has no path."""
+        location = {"path": error.path or path, "hint": None}
+        return cls(error.message, **error._details | location)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle the arguments, and the cause if the error is retriable."""
@@ -189,9 +203,9 @@ class KafkaIndexError(Exception):
 
 
 def _rebuild(
-    kind: type[KafkaIndexError], message: str, details: Mapping[str, Any]
+    error_class: type[KafkaIndexError], message: str, details: Mapping[str, Any]
 ) -> KafkaIndexError:
-    return kind(message, **details)
+    return error_class(message, **details)
 
 
 class ConfigError(KafkaIndexError):
@@ -255,9 +269,9 @@ class TooLargeError(CorruptLogError):
     @classmethod
     def of_records(cls, max_bytes: int) -> TooLargeError:
         return cls(
-            "the records decompress to more than is allowed",
+            "the decompressed records exceed the memory limit",
             expected=f"{max_bytes} bytes or less",
-            hint="raise --max-decompressed-bytes to read them",
+            hint="raise --max-decompressed-bytes",
         )
 
 
@@ -318,18 +332,18 @@ class StagedFileGoneError(PublishError):
 
 
 def without_frames(error: _Error) -> _Error:
-    """Remove the traceback of an error that is kept as a result.
+    """Remove the tracebacks of an error that is part of a result.
 
-    Its frames would keep the data that was read and decompressed in memory.
+    The frames of a traceback would keep decompressed data in memory.
     """
-    rest: list[BaseException | None] = [error]
-    seen: set[int] = set()
-    while rest:
-        each = rest.pop()
-        if each is not None and id(each) not in seen:
-            seen.add(id(each))
-            each.__traceback__ = None
-            rest += (each.__cause__, each.__context__)
+    pending: list[BaseException | None] = [error]
+    cleared_ids: set[int] = set()
+    while pending:
+        related_error = pending.pop()
+        if related_error is not None and id(related_error) not in cleared_ids:
+            cleared_ids.add(id(related_error))
+            related_error.__traceback__ = None
+            pending += (related_error.__cause__, related_error.__context__)
     return error
 
 
@@ -345,8 +359,8 @@ def is_retriable(error: BaseException) -> bool:
 def lacks_open_files(error: BaseException) -> bool:
     """Return whether the process has reached its limit of open files."""
     return any(
-        isinstance(each, OSError) and each.errno == errno.EMFILE
-        for each in (error, *_causes(error))
+        isinstance(related_error, OSError) and related_error.errno == errno.EMFILE
+        for related_error in (error, *_causes(error))
     )
 
 
@@ -359,7 +373,7 @@ def raise_retriable(errors: Iterable[BaseException]) -> None:
 
 def _is_environment(error: BaseException) -> bool:
     if isinstance(error, OSError):
-        return error.errno not in _ABOUT_THE_FILE
+        return error.errno not in _FILE_ERRNOS
     return isinstance(error, RetriableError | MemoryError)
 
 
@@ -369,34 +383,37 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
-def refuse_other_types(**given: tuple[object, Any]) -> None:
-    """Raise `ConfigError` for arguments, given by name, that do not have their types.
+def refuse_other_types(**values_and_types: tuple[object, Any]) -> None:
+    """Raise `ConfigError` for values of the wrong type; keywords are argument names.
 
     A type may be a union; `Integral` means Python and numpy integers, but not booleans.
     """
-    for name, (value, kind) in given.items():
-        is_flag = isinstance(value, bool) and kind in (Integral, Integral | None)
-        if not isinstance(value, kind) or is_flag:
+    for name, (value, value_type) in values_and_types.items():
+        is_flag = isinstance(value, bool) and value_type in (Integral, Integral | None)
+        if not isinstance(value, value_type) or is_flag:
             raise ConfigError(
-                f"{name} is not of its type",
-                expected=_TYPE_NAMES.get(kind) or getattr(kind, "__name__", str(kind)),
+                f"{name} has the wrong type",
+                expected=_TYPE_NAMES.get(value_type)
+                or getattr(value_type, "__name__", str(value_type)),
                 found=argument_text(value),
             )
 
 
-def refuse_fields_of_other_types(settings: Any) -> None:
+def check_field_types(settings: Any) -> None:
     """Raise `ConfigError` for numbers, flags and strings that do not match a dataclass's types."""
-    for own in fields(settings):
-        kind = _FIELD_TYPES.get(own.type)  # type: ignore[arg-type]  # a text
-        if kind is not None:
-            refuse_other_types(**{own.name: (getattr(settings, own.name), kind)})
+    for settings_field in fields(settings):
+        field_type = _FIELD_TYPES.get(settings_field.type)  # type: ignore[arg-type]  # a text
+        if field_type is not None:
+            refuse_other_types(
+                **{settings_field.name: (getattr(settings, settings_field.name), field_type)}
+            )
 
 
 @dataclass
 class Faults:
-    """Errors that did not end a run: the first ones, and the number of all.
+    """The first errors that did not end a run, and the number of all errors.
 
-    `retriable` contains True if any of them is retriable, and False if any is not.
+    `retriable` contains True if an error is retriable, and False if an error is not retriable.
     """
 
     first: list[KafkaIndexError] = field(default_factory=list)
@@ -409,6 +426,6 @@ class Faults:
         self.retriable |= set(map(is_retriable, faults))
 
     def add_damage(self, count: int) -> None:
-        """Count further corruptions whose errors are not kept."""
+        """Count further corruptions without their errors."""
         self.total += count
         self.retriable |= {False} if count else set()

@@ -110,7 +110,9 @@ class TieredKind(Kind):
         """Build options from command-line texts."""
         uris, layout, prefix, keys, topic_ids = values
         if uris:
-            return TieredOptions(uris, layout, prefix, topic_ids or (), _key_files(keys or ()))
+            return TieredOptions(
+                uris, layout, prefix, topic_ids or (), _parse_key_files(keys or ())
+            )
         names = ("--tiered-format", "--key-prefix", "--tiered-key", "--topic-id")
         for name, value in zip(names, values[1:], strict=True):
             if value is not None:
@@ -118,15 +120,15 @@ class TieredKind(Kind):
         return None
 
 
-def _key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
+def _parse_key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
     """Parse ``ID=FILE`` texts; the key files are read on use."""
     files: dict[str, str] = {}
     for text in texts:
         key_id, separator, path = text.partition("=")
         if not (key_id and separator and path):
-            raise ConfigError("--tiered-key", expected="KEYID=PEM", found=text)
+            raise ConfigError("--tiered-key is malformed", expected="KEYID=PEM", found=text)
         if key_id in files:
-            raise ConfigError(f"--tiered-key: {key_id} is given twice")
+            raise ConfigError(f"--tiered-key: the key ID {key_id} is given twice")
         if not os.path.isfile(path):
             raise ConfigError(f"--tiered-key: {path} is not a file")
         files[key_id] = os.path.abspath(path)
@@ -135,7 +137,7 @@ def _key_files(texts: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @dataclass(frozen=True, slots=True)
 class KafkaSettings:
-    """Kafka settings as given.
+    """Kafka settings of the user.
 
     Attributes
     ----------
@@ -172,12 +174,12 @@ class SettingsKind(Kind):
         if isinstance(value, LogConfig):
             return KafkaSettings(value)
         if isinstance(value, str | PathLike):
-            return _settings_of_file(path_of(value, name))
+            return _load_settings(path_of(value, name))
         if isinstance(value, Mapping):
-            properties = properties_of_mapping(value, name)
+            properties = to_properties(value, name)
             return KafkaSettings(LogConfig.of_properties(properties), properties)
         raise ConfigError(
-            f"{name} is not settings",
+            f"{name} has the wrong type",
             expected="a path, a mapping of Kafka's names to values, or a LogConfig",
             found=argument_text(value),
         )
@@ -192,19 +194,19 @@ class SettingsKind(Kind):
 
     def combine(self, values: Sequence[Any]) -> KafkaSettings | None:
         """Load settings from a file, and apply overriding options."""
-        path, *own = values
-        if path is None and all(one is None for one in own):
+        path, *override_texts = values
+        if path is None and all(text is None for text in override_texts):
             return None
-        given = {
+        option_values = {
             key: None if value is None else kind.convert(value, f"--{key.replace('_', '-')}", 0)
-            for (key, (kind, _)), value in zip(self._overrides.items(), own, strict=True)
+            for (key, (kind, _)), value in zip(self._overrides.items(), override_texts, strict=True)
         }
         if path is None:
-            return KafkaSettings(LogConfig.load(**given))
-        return _settings_of_file(path_of(path, "--config"), **given)
+            return KafkaSettings(LogConfig.load(**option_values))
+        return _load_settings(path_of(path, "--config"), **option_values)
 
 
-def _settings_of_file(path: str, **overrides: int | None) -> KafkaSettings:
+def _load_settings(path: str, **overrides: int | None) -> KafkaSettings:
     """Load the settings of a file, which is read once."""
     properties = read_properties(path)
     return KafkaSettings(LogConfig.of_properties(properties, path=path, **overrides), properties)
@@ -221,17 +223,17 @@ class PairsKind(Kind):
 
     def convert(self, value: Any, name: str, now: int) -> dict[str, str]:  # noqa: ARG002
         if not isinstance(value, tuple) or not all(isinstance(text, str) for text in value):
-            kinds = (str, int, float) if self._allows_numbers else str
-            return properties_of_mapping(value, name, kinds)
-        found: dict[str, str] = {}
+            value_types = (str, int, float) if self._allows_numbers else str
+            return to_properties(value, name, value_types)
+        pairs: dict[str, str] = {}
         for text in value:
             key, separator, content = (part.strip() for part in text.partition("="))
             if not (key and separator):
-                raise ConfigError(f"{name} is not {self.metavar}", found=text)
-            if key in found:
+                raise ConfigError(f"{name} is malformed", expected=self.metavar, found=text)
+            if key in pairs:
                 raise ConfigError(f"{name}: {key} is given twice")
-            found[key] = content
-        return found
+            pairs[key] = content
+        return pairs
 
 
 class LocalFolderKind(PathKind):
@@ -244,7 +246,7 @@ class LocalFolderKind(PathKind):
         path = super().convert(value, name, now)
         refuse_remote(
             path,
-            f"{name} is in an object store, and a broker needs a local file system",
+            f"{name} is in an object store, but a broker needs a local file system",
             hint="write to a local folder",
         )
         return path
@@ -262,33 +264,33 @@ def config_parameter(**overrides: tuple[Kind, str]) -> Any:
         SettingsKind(index_interval_bytes=_INDEX_INTERVAL, **overrides),
         Group.SETTINGS,
         "Kafka settings, such as a broker's server.properties. topic.NAME.index.interval.bytes "
-        "sets one topic.",
+        "overrides the setting of a topic.",
         default=DEFAULT_SETTINGS,
     )
 
 
-def properties_of_mapping(
-    given: object, name: str, kinds: type | tuple[type, ...] = (str, int, float)
+def to_properties(
+    mapping: object, name: str, value_types: type | tuple[type, ...] = (str, int, float)
 ) -> dict[str, str]:
     """Convert a mapping to the texts of a ``.properties`` file."""
-    if not isinstance(given, Mapping):
+    if not isinstance(mapping, Mapping):
         raise ConfigError(
-            f"{name} is not settings",
+            f"{name} has the wrong type",
             expected="a mapping of names to values",
-            found=argument_text(given),
+            found=argument_text(mapping),
         )
-    found = {}
-    for key, value in given.items():
+    properties = {}
+    for key, value in mapping.items():
         if not isinstance(key, str):
-            raise ConfigError(f"{name} has a name that is not text", found=argument_text(key))
-        if not isinstance(value, kinds):
+            raise ConfigError(f"{name} has a name that is not a string", found=argument_text(key))
+        if not isinstance(value, value_types):
             raise ConfigError(
-                f"{name} has a value of {key} that is not one of a setting",
-                expected="a string" if kinds is str else "a string or a number",
+                f"{name} has a value of the wrong type for {key}",
+                expected="a string" if value_types is str else "a string or a number",
                 found=argument_text(value),
             )
-        found[key] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
-    return found
+        properties[key] = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
+    return properties
 
 
 def follow_links_parameter() -> Any:
@@ -327,7 +329,7 @@ class LogRequest(InputRequest):
     tiered: TieredOptions | None = parameter(
         TieredKind(),
         Group.INPUT,
-        "Folder of remote segments, as LocalTieredStorage or Aiven's plugin writes it. With "
+        "Folder of remote segments, written by LocalTieredStorage or Aiven's plugin. With "
         "--input, local and remote segments of a partition are merged. May be repeated.",
         "--tiered",
         default=None,
@@ -350,12 +352,12 @@ class ColumnsKind(NamesKind):
         from kafka_index.core.records.record_table import RECORD_SCHEMA  # noqa: PLC0415, slow to import
         from kafka_index.core.schema.columns import is_typed  # noqa: PLC0415, as above
 
-        given = NamesKind().convert(value, name, now)
+        columns = NamesKind().convert(value, name, now)
         # Members of keys and values are known once their schemas are.
-        own = [one for one in given if not is_typed(one)]
-        if own:
-            NamesKind(RECORD_SCHEMA.names).convert(own, name, now)
-        return given
+        record_columns = [column for column in columns if not is_typed(column)]
+        if record_columns:
+            NamesKind(RECORD_SCHEMA.names).convert(record_columns, name, now)
+        return columns
 
 
 class OffsetsKind(Kind):
@@ -364,9 +366,9 @@ class OffsetsKind(Kind):
     metavar = "FILE"
 
     def convert(self, value: Any, name: str, now: int) -> dict[str, dict[int, int]]:  # noqa: ARG002
-        from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
+        from kafka_index.core.arguments import convert_offsets  # noqa: PLC0415, slow to import
 
-        return offsets_of(value, name)
+        return convert_offsets(value, name)
 
 
 class KeysKind(Kind):
@@ -375,9 +377,9 @@ class KeysKind(Kind):
     metavar = "FILE"
 
     def convert(self, value: Any, name: str, now: int) -> tuple[bytes, ...]:  # noqa: ARG002
-        from kafka_index.core.arguments import keys_of  # noqa: PLC0415, slow to import
+        from kafka_index.core.arguments import convert_keys  # noqa: PLC0415, slow to import
 
-        return keys_of(value, name)
+        return convert_keys(value, name)
 
 
 def indexes_parameter() -> Any:
@@ -385,7 +387,7 @@ def indexes_parameter() -> Any:
     return parameter(
         PathKind(),
         Group.INPUT,
-        "Folder of index files, as `build --output` writes it.  [default: next to the logs]",
+        "Folder of index files, written by `build --output`.  [default: next to the logs]",
         default=None,
     )
 
@@ -396,7 +398,7 @@ def topics_parameter() -> Any:
     )
 
 
-def topics_text(topics: re.Pattern[str] | str | None) -> str:
+def format_topics(topics: re.Pattern[str] | str | None) -> str:
     """Return the restriction to topics, for the headline of a result; empty for all topics."""
     pattern = topics.pattern if isinstance(topics, re.Pattern) else topics
     return "" if pattern is None else f" of the topics that match {pattern!r}"
@@ -423,7 +425,7 @@ def max_decompressed_parameter() -> Any:
 
 
 def schemas_parameter() -> Any:
-    """Return the parameter that names the source of schemas, for `open_schemas`."""
+    """Return the parameter for the source of schemas, see `open_schemas`."""
     return parameter(
         PathKind("dump|PATH"),
         Group.DECODING,
@@ -434,7 +436,7 @@ def schemas_parameter() -> Any:
 
 
 def schema_context_parameter() -> Any:
-    """Return the parameter that names the context of schema IDs."""
+    """Return the parameter for the context of schema IDs."""
     return parameter(
         TextKind("NAME"),
         Group.DECODING,
@@ -473,8 +475,8 @@ class RecordRequest(LogRequest):
 
 
 def decode_errors_parameter(
-    help: str = "Keep the bytes of what does not decode in a separate column, or fail at the first "  # noqa: A002
-    "error.",
+    help: str = "Keep the bytes of fields that cannot be decoded in a separate column, or fail at "  # noqa: A002
+    "the first error.",
     default: DecodeErrors = DecodeErrors.KEEP,
 ) -> Any:
     """Return the parameter ``decode_errors``."""
@@ -498,7 +500,8 @@ class DecodeFields(Request):
     value_schema: str | None = parameter(
         TextKind("FILE[#TYPE]"),
         Group.DECODING,
-        "Schema of values that name none: .avsc, .proto or .json. TYPE is a message of a .proto.",
+        "Schema of values without a schema ID: .avsc, .proto or .json. TYPE is a message in a "
+        ".proto.",
         default=None,
     )
     decode_errors: DecodeErrors = decode_errors_parameter()
@@ -507,8 +510,11 @@ class DecodeFields(Request):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.decode is None:
-            for name, one in parameters(type(self)).items():
-                if one.group is Group.DECODING and getattr(self, name) != one.default:
+            for name, field_parameter in parameters(type(self)).items():
+                if (
+                    field_parameter.group is Group.DECODING
+                    and getattr(self, name) != field_parameter.default
+                ):
                     raise ArgumentError(f"{{{name}}} requires {{decode}}")
             self._refuse_typed_columns()
         elif self.value_schema is not None and self.decode is Decode.KEY:
@@ -537,8 +543,8 @@ def time_range_ms(
     """
     if from_time is not None and to_time is not None and from_time >= to_time:
         raise ArgumentError(
-            f"no time is in the range: {{from_time}} is {time_text(from_time)}, and {{to_time}}, "
-            f"which is exclusive, {time_text(to_time)}"
+            f"the time range is empty: {{from_time}} is {time_text(from_time)}, and {{to_time}} "
+            f"(exclusive) is {time_text(to_time)}"
         )
     if from_time is None and to_time is None:
         return None, None

@@ -330,7 +330,7 @@ def test_format_without_line_ends_prints_a_warning(dump: Path) -> None:
         (("-o", "-5"), "--offsets is not a range of offsets"),
         (("-o", f"{2**63}.."), "exceeds the largest offset"),
         (("-n", "0"), "--limit is not a number in the valid range"),
-        (("--to", "2020-01-01", "--from", "2020-01-01"), "no time is in the range"),
+        (("--to", "2020-01-01", "--from", "2020-01-01"), "the time range is empty"),
         (("-p", "9"), "the input has no partition payments-9"),
     ],
 )
@@ -368,7 +368,7 @@ def test_empty_time_range_reports_the_existing_times() -> None:
     assert (result.returncode, result.stdout) == (0, "")
     assert "no record of payments in 2 partitions" in result.stderr
     assert (
-        "is after all records of the input: its first record is from 2026-11-21T" in result.stderr
+        "is after all records of the input: the first record is from 2026-11-21T" in result.stderr
     )
 
 

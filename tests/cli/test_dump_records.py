@@ -228,8 +228,12 @@ def test_record_count_of_a_real_log_equals_its_batch_headers() -> None:
     ("bad", "printed", "message"),
     [
         (batch_of(101, record(0, 0, None, b"v"), b"\x02\0"), [101], "record 2 of 2 cannot be read"),
-        (batch(101, payload=b"nonsense", record_count=1, attributes=GZIP), [], "no gzip header"),
-        (message(101, 1, body=bytes(8) + b"\0\0\0\x63"), [], "ends before its key or its value"),
+        (
+            batch(101, payload=b"nonsense", record_count=1, attributes=GZIP),
+            [],
+            "the gzip header is missing",
+        ),
+        (message(101, 1, body=bytes(8) + b"\0\0\0\x63"), [], "ends inside the key or the value"),
     ],
 )
 def test_unreadable_records_are_reported_and_later_ones_printed(

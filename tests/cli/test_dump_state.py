@@ -156,7 +156,7 @@ def test_damaged_snapshot_is_printed_up_to_the_damage(
         ("0\n2\n0 0\n0 9\n", "line 4 of a checkpoint does not ascend .*above 0 0, found 0 9"),
         ("0\n2\n0 5\n1 5\n", "line 4 .*above 0 5, found 1 5"),
         ("0\n1\n-1 5\n", "line 3 .*found -1 5"),
-        ("0\n1\n4 5 6\n", "line 3 of a checkpoint is malformed"),
+        ("0\n1\n4 5 6\n", "line 3 of the checkpoint is malformed"),
         ("0\n1\n", "number of entries"),
         ("\xff", "not UTF-8"),
     ],

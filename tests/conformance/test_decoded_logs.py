@@ -108,7 +108,9 @@ def test_checksum_of_an_inner_message_is_verified_as_by_the_consumer(
     path.write_bytes(message(1, 1, 1001, packed(inner, CODEC_GZIP), attributes=CODEC_GZIP))
     rows = read_records(folder, columns=("offset",), on_damage="permissive").read_all().to_pylist()
     assert [row["offset"] for row in rows] == [0, None]
-    assert "message 2 of 2 in a compressed one has a wrong checksum" in rows[1]["_corrupt_record"]
+    assert (
+        "message 2 of 2 in a compressed message has a wrong checksum" in rows[1]["_corrupt_record"]
+    )
     unverified = read_records(folder, verify_crc=False).read_all()
     assert unverified["offset"].to_pylist() == [0, 1]
     (found,) = read_log(reference, path).batches

@@ -54,7 +54,7 @@ from kafka_index.core.format.records import (
     SNAPSHOT_HEADER,
     SNAPSHOT_VERSION,
 )
-from kafka_index.core.format.strings import properties_of
+from kafka_index.core.format.strings import parse_properties
 from kafka_index.core.fs.inputs import collecting_unread
 from kafka_index.core.fs.paths import expand_remote_glob
 from kafka_index.core.fs.registry import store_of
@@ -350,7 +350,7 @@ def dump_properties(file: DumpedFile, output: SelectedRows) -> KafkaIndexError |
     """Print ``meta.properties`` or ``partition.metadata``; return why a broker rejects it."""
     content = _read_existing(file)
     is_metadata = file.kind == PARTITION_METADATA
-    pairs = properties_of(content.replace(":", "=") if is_metadata else content)
+    pairs = parse_properties(content.replace(":", "=") if is_metadata else content)
     output.begin(file.path, f"{'topic of the partition' if is_metadata else 'properties'}")
     names, values = pa.array(pairs, pa.string()), pa.array(pairs.values(), pa.string())
     output.rows(pa.record_batch({"name": names, "value": values}))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from kafka_index.commands.dump.request import DumpRequest
 from kafka_index.core.errors import Faults, InputError, KafkaIndexError, plural
-from kafka_index.core.format.times import TimeSpan, empty_range_text
+from kafka_index.core.format.times import TimeSpan, describe_empty_range
 from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import Bytes
@@ -229,7 +229,7 @@ class SelectedRows:
         """End a file; note its time range if none of its rows is selected."""
         selection = self.selection
         if selection.has_times and not self.printed:
-            note = empty_range_text(selection.from_ms, selection.to_ms, self._span, "the file")
+            note = describe_empty_range(selection.from_ms, selection.to_ms, self._span, "the file")
             self.notes.append(f"{self._path}: {note}")
 
     def rows(self, batch: pa.RecordBatch) -> None:

@@ -16,7 +16,7 @@ from kafka_index.commands.export.result import ExportResult, ReportedError, Spli
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import Tables
 from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
-from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.format.times import describe_empty_range
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.paths import absolute_path
 from kafka_index.core.job.engine import SILENT, Engine, JobSizes, Listener, Workers, new_run_id
@@ -103,7 +103,7 @@ def export(
     notes = tables.notes
     if plan.tasks and not result.counts["records"] and times[0] is not None:
         span = time_span(partition_listing.files, settings.read)
-        notes.append(empty_range_text(settings.from_ms, settings.to_ms, span))
+        notes.append(describe_empty_range(settings.from_ms, settings.to_ms, span))
     if (settings.from_ms, settings.to_ms) != times:
         relative_times = " and ".join(request.relative_times.values())
         notes.append(f"the time of the first run of this export determines {relative_times}")

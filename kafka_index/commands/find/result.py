@@ -11,7 +11,7 @@ from kafka_index.core.fs.inputs import reading_inputs, unread_texts
 from kafka_index.core.job.engine import SILENT, Engine, Listener
 from kafka_index.core.job.result import ReportSink
 from kafka_index.core.log.choices import Isolation, OnDamage
-from kafka_index.core.parameters import time_range_ms, topics_text
+from kafka_index.core.parameters import format_topics, time_range_ms
 from kafka_index.core.query.matches import SEARCHED_SPLIT_BYTES, SplitMatches, run_search
 from kafka_index.core.query.read_plan import ReadPlan
 from kafka_index.core.query.record_stream import SearchedRecords
@@ -72,7 +72,7 @@ class FoundRecords(SearchedRecords):
     def _records_text(self, records: int, searched_data: str) -> str:
         few_matches = f"{records or 'no'} record matches"
         matches = f"{format_count(records)} records match" if records > 1 else few_matches
-        searched_data += topics_text(self._topics)
+        searched_data += format_topics(self._topics)
         if self._is_limited:
             return (
                 f"{matches}; the search stopped at the limit, and the rest of {searched_data} was "

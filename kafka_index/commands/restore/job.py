@@ -90,7 +90,7 @@ from kafka_index.core.log.scan.log_offsets import SegmentSpan, split_segment
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import PartitionSegments
 from kafka_index.core.output.output import Output, remove_directory
-from kafka_index.core.parameters import KafkaSettings, topics_text
+from kafka_index.core.parameters import KafkaSettings, format_topics
 from kafka_index.core.records.batch_table import OFFSET_OVERFLOW
 from kafka_index.core.records.decompression import shared_budget
 from kafka_index.core.records.record_sections import Decompressor
@@ -469,7 +469,7 @@ class RestoreJob:
             self.output.path,
             clamps=request.clamp_groups,
             until=request.until.end_text,
-            of_topics=topics_text(request.topics),
+            of_topics=format_topics(request.topics),
             records_by_line=records_by_line(request.drop_keys, dropped),
             has_hard_links=link is Link.HARD,
             skipped=skipped_texts(self.plan.dump.skipped),

@@ -42,7 +42,7 @@ from kafka_index.core.parameters import (
     PairsKind,
     config_parameter,
     max_decompressed_parameter,
-    properties_of_mapping,
+    to_properties,
     topics_parameter,
 )
 
@@ -164,9 +164,9 @@ class UntilKind(Kind):
             return value
         is_file = isinstance(value, str) and os.path.exists(value)
         if is_file or isinstance(value, PathLike | Mapping):
-            from kafka_index.core.arguments import offsets_of  # noqa: PLC0415, slow to import
+            from kafka_index.core.arguments import convert_offsets  # noqa: PLC0415, slow to import
 
-            return Until(offsets=offsets_of(value, name))
+            return Until(offsets=convert_offsets(value, name))
         try:
             time_ms = parse_time(value, now=now)
         except InputError as error:
@@ -222,8 +222,7 @@ class TopicConfigsKind(Kind):
                 found=argument_text(value),
             )
         return {
-            topic: properties_of_mapping(configs, f"{name} of {topic}")
-            for topic, configs in value.items()
+            topic: to_properties(configs, f"{name} of {topic}") for topic, configs in value.items()
         }
 
     def _parse_settings(

@@ -22,9 +22,9 @@ from kafka_index.core.parameters import (
     LogRequest,
     config_parameter,
     decode_errors_parameter,
+    format_topics,
     max_decompressed_parameter,
     topics_parameter,
-    topics_text,
 )
 
 
@@ -98,7 +98,7 @@ class RewriteRequest(DecodeFields, LogRequest):
     @property
     def of_topics(self) -> str:
         """The restriction to some topics, in words; empty for the complete input."""
-        return topics_text(self.topics)
+        return format_topics(self.topics)
 
 
 _EXAMPLES = """\

@@ -21,7 +21,7 @@ from kafka_index.core.errors import Faults, KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes, format_count
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import COMPRESSION_NAMES
-from kafka_index.core.format.strings import bytes_text
+from kafka_index.core.format.strings import bytes_to_text
 from kafka_index.core.format.times import format_time
 from kafka_index.core.job.result import (
     BAD,
@@ -273,7 +273,7 @@ def _replica_columns(counts: ReplicaCounts, request: StatsRequest) -> dict[str, 
             columns["schema_ids"] = json.dumps(counts_by_name)
     if counts.hot is not None:
         hot = [
-            {"key": bytes_text(key), "count": count, "error": error}
+            {"key": bytes_to_text(key), "count": count, "error": error}
             for key, count, error in counts.hot.top()
         ]
         columns["hot_keys"] = json.dumps(hot)

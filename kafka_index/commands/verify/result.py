@@ -28,7 +28,7 @@ from kafka_index.core.job.result import (
     Status,
 )
 from kafka_index.core.logdir.partition_files import SegmentFile
-from kafka_index.core.parameters import topics_text
+from kafka_index.core.parameters import format_topics
 
 #: Number of rows of each list that a result keeps.
 _MAX_ROWS = 20
@@ -544,7 +544,7 @@ class Verification(Result):
             conclusion += (
                 f" in {plural(counts.partitions, 'partition')}" if counts.partitions else ""
             )
-        topics = topics_text(self.topics)
+        topics = format_topics(self.topics)
         unread_text = f", {counts.unread} could not be read" if counts.retriable else ""
         return f"{conclusion}{topics}{unread_text}{_format_lost_offsets(self.partitions)}"
 

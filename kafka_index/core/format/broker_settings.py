@@ -21,11 +21,11 @@ _PREFIXES = (
 def unknown_settings(names: Iterable[str]) -> dict[str, str | None]:
     """Return unknown names, each with the most similar setting, if any."""
     unknown = [
-        each for each in names if each not in BROKER_SETTINGS and not each.startswith(_PREFIXES)
+        name for name in names if name not in BROKER_SETTINGS and not name.startswith(_PREFIXES)
     ]
     return {
-        each: next(iter(difflib.get_close_matches(each, BROKER_SETTINGS, n=1, cutoff=0.7)), None)
-        for each in unknown
+        name: next(iter(difflib.get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.7)), None)
+        for name in unknown
     }
 
 

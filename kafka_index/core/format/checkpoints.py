@@ -34,8 +34,8 @@ _Path = str | PathLike[str] | None
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
 # An offset checkpoint as brokers write it, and an entry of it.
-_WRITTEN_OFFSETS = re.compile(r"0\n(\d{1,9})\n((?:\S+ \d{1,9} \d{1,18}\n)*)", re.ASCII)
-_WRITTEN_OFFSET = re.compile(r"(\S+) (\d+) (\d+)\n", re.ASCII)
+_BROKER_CHECKPOINT = re.compile(r"0\n(\d{1,9})\n((?:\S+ \d{1,9} \d{1,18}\n)*)", re.ASCII)
+_BROKER_ENTRY = re.compile(r"(\S+) (\d+) (\d+)\n", re.ASCII)
 # BufferedReader.readLine accepts exactly these line ends; str.splitlines accepts more.
 _LINE_END = re.compile(r"\r\n|\n|\r")
 
@@ -64,29 +64,29 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
     `path` is used in errors. Raises `InputError` for another version, a malformed line, or a wrong
     number of entries. Source: OffsetCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
-    found = offsets_or_fault(text)
-    if isinstance(found, CheckpointFault):
-        raise refused_checkpoint(found, path)
-    return found
+    offsets = parse_offsets_or_defect(text)
+    if isinstance(offsets, CheckpointDefect):
+        raise checkpoint_error(offsets, path)
+    return offsets
 
 
-def offsets_or_fault(text: str) -> dict[TopicPartition, int] | CheckpointFault:
+def parse_offsets_or_defect(text: str) -> dict[TopicPartition, int] | CheckpointDefect:
     """Return the entries of an offset checkpoint, or the reason why Java does not read it."""
-    written = _WRITTEN_OFFSETS.fullmatch(text)
-    entries = [] if written is None else _WRITTEN_OFFSET.findall(written[2])
-    if written is None or len(entries) != int(written[1]):
+    checkpoint = _BROKER_CHECKPOINT.fullmatch(text)
+    entries = [] if checkpoint is None else _BROKER_ENTRY.findall(checkpoint[2])
+    if checkpoint is None or len(entries) != int(checkpoint[1]):
         lines = java_lines(text)
-        fault = checkpoint_fault(lines, OFFSET_FIELDS)
+        fault = find_checkpoint_defect(lines, OFFSET_FIELDS)
         if fault is not None:
             return fault
-        entries = _entries(lines, OFFSET_FIELDS)
+        entries = _split_entries(lines, OFFSET_FIELDS)
     return {
         TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries
     }
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
-    return _format(
+    return _format_checkpoint(
         f"{partition.topic} {partition.partition} {offset}" for partition, offset in offsets.items()
     )
 
@@ -99,23 +99,23 @@ def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[Epoc
     LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
     lines = java_lines(text)
-    fault = checkpoint_fault(lines, EPOCH_FIELDS)
+    fault = find_checkpoint_defect(lines, EPOCH_FIELDS)
     if fault is not None:
-        raise refused_checkpoint(fault, path)
-    return [EpochEntry(int(e), int(start)) for e, start in _entries(lines, EPOCH_FIELDS)]
+        raise checkpoint_error(fault, path)
+    return [EpochEntry(int(e), int(start)) for e, start in _split_entries(lines, EPOCH_FIELDS)]
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[EpochEntry]) -> str:
-    return _format(f"{entry.epoch} {entry.start_offset}" for entry in entries)
+    return _format_checkpoint(f"{entry.epoch} {entry.start_offset}" for entry in entries)
 
 
-def _format(lines: Iterable[str]) -> str:
+def _format_checkpoint(lines: Iterable[str]) -> str:
     entries = list(lines)
     return "".join(f"{line}\n" for line in [str(CHECKPOINT_VERSION), str(len(entries)), *entries])
 
 
-class CheckpointFault(NamedTuple):
-    """Why Java cannot read a checkpoint: its exception, the line, and a message."""
+class CheckpointDefect(NamedTuple):
+    """The reason why Java cannot read a checkpoint: Java's exception, line number, and message."""
 
     exception: str
     line: int
@@ -125,12 +125,12 @@ class CheckpointFault(NamedTuple):
 
     @property
     def is_input_output(self) -> bool:
-        """Whether a broker marks the directory offline because of it."""
+        """Whether a broker marks the directory offline because of this checkpoint."""
         return self.exception == _MALFORMED
 
     @property
     def is_error(self) -> bool:
-        """Whether it is a Java `Error`, which no code of a broker catches."""
+        """Whether Java throws an `Error`, which a broker does not catch."""
         return self.exception == "OutOfMemoryError"
 
 
@@ -142,12 +142,12 @@ def java_lines(text: str) -> list[str]:
     return lines
 
 
-def checkpoint_fault(lines: list[str], fields: CheckpointFields) -> CheckpointFault | None:
-    """Return why a checkpoint cannot be read (``CheckpointFile.read``), None if it can."""
+def find_checkpoint_defect(lines: list[str], fields: CheckpointFields) -> CheckpointDefect | None:
+    """Return the reason why Java cannot read a checkpoint (``CheckpointFile.read``), if any."""
     # A file truncated before its count reads as empty.
     if lines and parse_java_integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
-        text = "line 1 of a checkpoint is not a known version"
-        return CheckpointFault(_MALFORMED, 1, text, CHECKPOINT_VERSION, lines[0])
+        message = "line 1 of the checkpoint is not a known version"
+        return CheckpointDefect(_MALFORMED, 1, message, CHECKPOINT_VERSION, lines[0])
     if len(lines) < 2:
         return None
     count = parse_java_integer(lines[1], INT32_MAX)
@@ -155,25 +155,25 @@ def checkpoint_fault(lines: list[str], fields: CheckpointFields) -> CheckpointFa
         exception = _MALFORMED
         if count is not None:
             exception = "IllegalArgumentException" if count < 0 else "OutOfMemoryError"
-        text = "line 2 of a checkpoint is not a count"
-        return CheckpointFault(exception, 2, text, "a count of entries", lines[1])
+        message = "line 2 of the checkpoint is not a count"
+        return CheckpointDefect(exception, 2, message, "a count of entries", lines[1])
     for number, line in enumerate(lines[2:], start=3):
-        words = _words(line)
+        words = _split_words(line)
         if len(words) == len(fields.largest):
             if all(map(_is_number, words, fields.largest)):
                 continue
             exception = _NOT_A_NUMBER
         else:
             exception = _MALFORMED
-        text = f"line {number} of a checkpoint is malformed"
-        return CheckpointFault(exception, number, text, repr(fields.form), line)
+        message = f"line {number} of the checkpoint is malformed"
+        return CheckpointDefect(exception, number, message, repr(fields.form), line)
     if len(lines) - 2 == count:
         return None
-    text = "the number of entries of a checkpoint differs from the number on its line 2"
-    return CheckpointFault(_MALFORMED, 2, text, count, len(lines) - 2)
+    message = "the number of entries in the checkpoint differs from the number on line 2"
+    return CheckpointDefect(_MALFORMED, 2, message, count, len(lines) - 2)
 
 
-def _words(line: str) -> list[str]:
+def _split_words(line: str) -> list[str]:
     return _BLANKS.split(line.rstrip(" \t\v\f"))
 
 
@@ -181,18 +181,18 @@ def _is_number(word: str, largest: int | None) -> bool:
     return largest is None or parse_java_integer(word, largest) is not None
 
 
-def _entries(lines: Sequence[str], fields: CheckpointFields) -> list[list[str]]:
+def _split_entries(lines: Sequence[str], fields: CheckpointFields) -> list[list[str]]:
     """Return the fields of entries, in a checkpoint without a fault."""
     return [
         [
             word if largest is None else str(parse_java_integer(word, largest))
-            for word, largest in zip(_words(line), fields.largest, strict=True)
+            for word, largest in zip(_split_words(line), fields.largest, strict=True)
         ]
         for line in lines[2:]
     ]
 
 
-def refused_checkpoint(fault: CheckpointFault, path: _Path) -> InputError:
+def checkpoint_error(fault: CheckpointDefect, path: _Path) -> InputError:
     return InputError(
         fault.message,
         path=path,

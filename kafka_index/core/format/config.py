@@ -38,7 +38,7 @@ _BROKER_NAMES = {
 }
 _Choice = TypeVar("_Choice", bound=Enum)
 
-_BROKER_NAME_OF = {name: each for each, name in _BROKER_NAMES.items()}
+_BROKER_NAME_BY_FIELD = {name: each for each, name in _BROKER_NAMES.items()}
 _INTERVAL, _EXPIRATION = "index_interval_bytes", "producer_id_expiration_ms"
 _DAY_MS = 24 * 60 * 60 * 1000
 _MINIMUM = {"index_interval_bytes": 0, "index_size_max_bytes": 4}
@@ -114,21 +114,21 @@ class LogConfig:
             producer_id_expiration_ms=(self.producer_id_expiration_ms, Integral),
             max_decompressed_bytes=(self.max_decompressed_bytes, Integral),
         )
-        for topic, own in self.topics.items():
-            refuse_other_types(**{f"topics: {topic!r}": (own, IndexConfig)})
+        for topic, config in self.topics.items():
+            refuse_other_types(**{f"topics: {topic!r}": (config, IndexConfig)})
         refuse_other_types(given=(self.given, tuple | None))
         for pair in self.given or ():
             refuse_other_types(**{"given: a pair": (pair, tuple)})
         if self.given is None:
             fields = _TOPIC_NAMES.values()
-            is_given = {each: getattr(self.default, each) != _DEFAULTS[each] for each in fields}
-            given = [
-                *(("", each) for each in fields if is_given[each]),
-                *((topic, each) for topic in self.topics for each in fields),
+            is_given = {name: getattr(self.default, name) != _DEFAULTS[name] for name in fields}
+            user_settings = [
+                *(("", name) for name in fields if is_given[name]),
+                *((topic, name) for topic in self.topics for name in fields),
             ]
             if self.producer_id_expiration_ms != _DAY_MS:
-                given.append(("", _EXPIRATION))
-            object.__setattr__(self, "given", tuple(sorted(given)))
+                user_settings.append(("", _EXPIRATION))
+            object.__setattr__(self, "given", tuple(sorted(user_settings)))
         if not 1 <= self.producer_id_expiration_ms <= INT32_MAX:
             raise ConfigError(
                 f"{PRODUCER_ID_EXPIRATION_MS} is out of range",
@@ -149,39 +149,48 @@ class LogConfig:
     def with_cluster(
         self, topics: Mapping[str, Mapping[str, str]], broker: Mapping[str, str]
     ) -> LogConfig:
-        """Use a cluster's settings for the settings that were not given.
+        """Use a cluster's settings for settings that the user has not set.
 
         Precedence: option, settings file, topic setting in the metadata log, dynamic broker setting
         in the metadata log, Kafka's default. Names are Kafka's; invalid values are ignored.
         """
-        given = set(self.given or ())
+        user_settings = set(self.given or ())
 
-        def completed(topic: str, configs: Mapping[str, str]) -> IndexConfig:
+        def complete_config(topic: str, configs: Mapping[str, str]) -> IndexConfig:
             values = {}
             for name, field_name in _TOPIC_NAMES.items():
-                if ("", field_name) in given or (topic, field_name) in given:
+                if ("", field_name) in user_settings or (topic, field_name) in user_settings:
                     continue
-                texts = broker.get(_BROKER_NAME_OF[field_name], ""), configs.get(name, "")
+                texts = broker.get(_BROKER_NAME_BY_FIELD[field_name], ""), configs.get(name, "")
                 for value in map(parse_integer, map(str.strip, texts)):
                     if value is not None and _MINIMUM[field_name] <= value <= INT32_MAX:
                         values[field_name] = value
             return replace(self.for_topic(topic), **values)
 
         expiration_ms = parse_integer(broker.get(PRODUCER_ID_EXPIRATION_MS, "").strip())
-        is_given = ("", _EXPIRATION) in given
+        is_given = ("", _EXPIRATION) in user_settings
         if is_given or expiration_ms is None or not 1 <= expiration_ms <= INT32_MAX:
             expiration_ms = self.producer_id_expiration_ms
-        default = completed("", {})
-        own = {each: completed(each, topics.get(each, {})) for each in {*self.topics, *topics}}
+        default = complete_config("", {})
+        config_by_topic = {
+            topic_name: complete_config(topic_name, topics.get(topic_name, {}))
+            for topic_name in {*self.topics, *topics}
+        }
         # KafkaRaftLog ignores settings of topics and brokers.
-        own[CLUSTER_METADATA_TOPIC] = self.for_topic(CLUSTER_METADATA_TOPIC)
-        kept = {each: own[each] for each in sorted(own) if own[each] != default}
-        return replace(self, default=default, topics=kept, producer_id_expiration_ms=expiration_ms)
+        config_by_topic[CLUSTER_METADATA_TOPIC] = self.for_topic(CLUSTER_METADATA_TOPIC)
+        topic_overrides = {
+            topic_name: config_by_topic[topic_name]
+            for topic_name in sorted(config_by_topic)
+            if config_by_topic[topic_name] != default
+        }
+        return replace(
+            self, default=default, topics=topic_overrides, producer_id_expiration_ms=expiration_ms
+        )
 
     def is_given(self, topic: str) -> bool:
         """Return whether the user set the index interval of a topic."""
-        given = self.given or ()
-        return ("", _INTERVAL) in given or (topic, _INTERVAL) in given
+        user_settings = self.given or ()
+        return ("", _INTERVAL) in user_settings or (topic, _INTERVAL) in user_settings
 
     @classmethod
     def load(
@@ -197,9 +206,10 @@ class LogConfig:
         Parameters
         ----------
         path : path, optional
-            For example a broker's ``server.properties``. Used names: the two of `IndexConfig`,
-            ``topic.NAME.index.interval.bytes``, ``topic.NAME.segment.index.bytes``,
-            ``producer.id.expiration.ms`` and ``max.decompressed.bytes``. Others are ignored.
+            For example a broker's ``server.properties``. Only these settings are used: the settings
+            of `IndexConfig`, ``topic.NAME.index.interval.bytes``,
+            ``topic.NAME.segment.index.bytes``, ``producer.id.expiration.ms`` and
+            ``max.decompressed.bytes``.
         index_interval_bytes, index_size_max_bytes : int, optional
             Options, which override the file for every topic.
         max_decompressed_bytes : int, optional
@@ -262,43 +272,50 @@ class LogConfig:
         for name, text in properties.items():
             match = _TOPIC_PROPERTY.fullmatch(name)
             if name in _BROKER_NAMES:
-                broker[_BROKER_NAMES[name]] = _integer(name, text, path)
+                broker[_BROKER_NAMES[name]] = _parse_setting(name, text, path)
             elif name == PRODUCER_ID_EXPIRATION_MS:
-                expiration_ms = _integer(name, text, path)
+                expiration_ms = _parse_setting(name, text, path)
             elif name == MAX_DECOMPRESSED_BYTES:
-                decompressed_bytes = _integer(name, text, path)
+                decompressed_bytes = _parse_setting(name, text, path)
             elif match is not None:
                 settings = topics.setdefault(match["topic"], {})
-                settings[_TOPIC_NAMES[match["name"]]] = _integer(name, text, path)
+                settings[_TOPIC_NAMES[match["name"]]] = _parse_setting(name, text, path)
             elif name.startswith(_TOPIC_PREFIX):
-                # Brokers have no names of this form, so it was meant for kafka-index.
+                # Brokers have no settings of this form, so the setting is for kafka-index.
                 raise ConfigError(
-                    f"{name} is not a setting of a topic",
+                    f"{name} is not a topic setting",
                     path=path,
                     expected=f"{_TOPIC_PREFIX}NAME. and one of {', '.join(_TOPIC_NAMES)}",
                 )
         default = replace(IndexConfig(), **(broker | options))
-        given = [("", each) for each in (*broker, *options)]
-        given += [(topic, each) for topic, own in topics.items() for each in own]
+        user_settings = [("", field_name) for field_name in (*broker, *options)]
+        user_settings += [
+            (topic, field_name)
+            for topic, topic_values in topics.items()
+            for field_name in topic_values
+        ]
         if PRODUCER_ID_EXPIRATION_MS in properties:
-            given.append(("", _EXPIRATION))
+            user_settings.append(("", _EXPIRATION))
         return cls(
             default,
-            {topic: replace(default, **(own | options)) for topic, own in topics.items()},
+            {
+                topic: replace(default, **(topic_values | options))
+                for topic, topic_values in topics.items()
+            },
             expiration_ms,
             decompressed_bytes if max_decompressed_bytes is None else max_decompressed_bytes,
-            tuple(sorted(set(given))),
+            tuple(sorted(set(user_settings))),
         )
 
 
-def to_choice(kind: type[_Choice], value: object, name: str) -> _Choice:
+def to_choice(enumeration: type[_Choice], value: object, name: str) -> _Choice:
     """Convert an enumeration member or its value.
 
     Raises `ConfigError` with the parameter's name for any other value.
     """
-    if isinstance(value, kind):
+    if isinstance(value, enumeration):
         return value
-    choices = {str(each.value): each for each in kind}
+    choices = {str(member.value): member for member in enumeration}
     if isinstance(value, str) and not isinstance(value, Enum) and value in choices:
         return choices[value]
     raise ConfigError(
@@ -308,22 +325,26 @@ def to_choice(kind: type[_Choice], value: object, name: str) -> _Choice:
     )
 
 
-def to_list_members(given: object) -> list[object] | None:
+def to_list_members(value: object) -> list[object] | None:
     """Return the members of a list, a tuple, a set, or a column of any library.
 
-    None for anything else, such as a text, a mapping, or a table (whose members would be column
-    names).
+    Returns None for other values, such as a string, a mapping, or a table (whose members would be
+    column names).
     """
-    others = (str, bytes, bytearray, Mapping)
-    if isinstance(given, others) or hasattr(given, "columns") or not isinstance(given, Iterable):
+    scalar_types = (str, bytes, bytearray, Mapping)
+    if (
+        isinstance(value, scalar_types)
+        or hasattr(value, "columns")
+        or not isinstance(value, Iterable)
+    ):
         return None
     try:
-        return list(given)
+        return list(value)
     except TypeError:  # Raised by an array without dimensions.
         return None
 
 
-def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | None:
+def compile_topics(topics: object, name: str = "topics") -> re.Pattern[str] | None:
     """Return a pattern for the full names of topics, None for all topics.
 
     `topics` is a regular expression, compiled or not, or a list of names. Raises `ConfigError` for
@@ -333,7 +354,7 @@ def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | No
         return None
     if isinstance(topics, re.Pattern) and isinstance(topics.pattern, str):
         return topics
-    reason = "it is not text"
+    reason = "the value is not a string"
     members = to_list_members(topics)
     if isinstance(topics, str):
         try:
@@ -344,10 +365,10 @@ def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | No
         names = [name for name in members if isinstance(name, str)]
         if names and len(names) == len(members):
             return re.compile("|".join(map(re.escape, names)))
-        reason = "it is not a list of names either"
+        reason = "the value is not a list of names"
     raise ConfigError(
         f"{name} is not a regular expression: {reason}",
-        expected="a regular expression, or a list of one name or more",
+        expected="a regular expression, or a list of at least one name",
         found=argument_text(topics),
     )
 
@@ -355,11 +376,11 @@ def topics_pattern(topics: object, name: str = "topics") -> re.Pattern[str] | No
 def read_properties(path: str | PathLike[str]) -> dict[str, str]:
     """Read a ``.properties`` file like Java; raises `ConfigError` if it cannot be read."""
     try:
-        found = load_properties(Path(path).read_bytes())
+        properties = load_properties(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigError(f"cannot read the settings file: {reason}", path=path) from error
-    return {name: one.value.strip() for name, one in found.items()}
+    return {name: entry.value.strip() for name, entry in properties.items()}
 
 
 def parse_integer(text: str) -> int | None:
@@ -374,7 +395,7 @@ def parse_integer(text: str) -> int | None:
     return value if value in _INT64 else None
 
 
-def _integer(name: str, text: str, path: str | PathLike[str] | None) -> int:
+def _parse_setting(name: str, text: str, path: str | PathLike[str] | None) -> int:
     value = parse_integer(text)
     if value is None:
         raise ConfigError(

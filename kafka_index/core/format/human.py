@@ -34,9 +34,9 @@ def format_seconds(seconds: float) -> str:
         return f"{seconds:.2f} s"
     if seconds < 59.95:
         return f"{seconds:.1f} s"
-    whole = round(seconds)
-    if whole < _HOUR:
-        return f"{whole // _MINUTE} min {whole % _MINUTE:02d} s"
+    whole_seconds = round(seconds)
+    if whole_seconds < _HOUR:
+        return f"{whole_seconds // _MINUTE} min {whole_seconds % _MINUTE:02d} s"
     minutes = round(seconds / _MINUTE)
     return f"{minutes // 60:,} h {minutes % 60:02d} min"
 

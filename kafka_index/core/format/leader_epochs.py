@@ -166,26 +166,28 @@ class LeaderEpochCache:
             Whether an epoch started at or before the offset. Kafka then writes the checkpoint, even
             if nothing has changed.
         """
-        kept = bisect_right(self._entries, offset, key=_start_offset)
-        if kept:
-            self._entries[:kept] = [EpochEntry(self._entries[kept - 1].epoch, offset)]
-        return kept > 0
+        removed_count = bisect_right(self._entries, offset, key=_start_offset)
+        if removed_count:
+            self._entries[:removed_count] = [
+                EpochEntry(self._entries[removed_count - 1].epoch, offset)
+            ]
+        return removed_count > 0
 
     def truncate_from_end(self, offset: int) -> bool:
         """Remove the epochs that start at or above an offset; return whether there were any.
 
         A negative offset removes nothing.
         """
-        kept = bisect_left(self._entries, offset, key=_start_offset)
-        if offset < 0 or kept == len(self._entries):
+        kept_count = bisect_left(self._entries, offset, key=_start_offset)
+        if offset < 0 or kept_count == len(self._entries):
             return False
-        del self._entries[kept:]
+        del self._entries[kept_count:]
         return True
 
     def epoch_for_offset(self, offset: int) -> int | None:
         """Return the epoch of an offset, None before the first epoch."""
-        place = bisect_right(self._entries, offset, key=_start_offset)
-        return self._entries[place - 1].epoch if place else None
+        next_row = bisect_right(self._entries, offset, key=_start_offset)
+        return self._entries[next_row - 1].epoch if next_row else None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """Return the last epoch at or below the given one, and its end offset.
@@ -208,11 +210,11 @@ class LeaderEpochCache:
             return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
         if epoch == self.latest_epoch:
             return epoch, log_end_offset
-        above = bisect_right(self._entries, epoch, key=_epoch)
-        if above == len(self._entries):
+        next_row = bisect_right(self._entries, epoch, key=_epoch)
+        if next_row == len(self._entries):
             return NO_LEADER_EPOCH, UNDEFINED_EPOCH_OFFSET
-        known = self._entries[above - 1].epoch if above else epoch
-        return known, self._entries[above].start_offset
+        earlier_epoch = self._entries[next_row - 1].epoch if next_row else epoch
+        return earlier_epoch, self._entries[next_row].start_offset
 
 
 def _epoch(entry: EpochEntry) -> int:

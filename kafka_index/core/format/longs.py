@@ -18,19 +18,19 @@ def find_ranges(flags: NDArray[np.bool_]) -> Longs:
     return ranges
 
 
-def longs_of(values: object, name: str) -> Longs:
+def to_longs(values: object, name: str) -> Longs:
     """Convert a caller's numbers to an array; raises `ConfigError` for other types and shapes."""
     try:
-        found = np.asarray(values)
+        array = np.asarray(values)
     except (TypeError, ValueError):
-        found = np.empty((), object)
-    is_whole = found.dtype.kind == "i" or (
-        found.dtype.kind == "u" and (not found.size or int(found.max()) <= INT64_MAX)
+        array = np.empty((), object)
+    is_int64 = array.dtype.kind == "i" or (
+        array.dtype.kind == "u" and (not array.size or int(array.max()) <= INT64_MAX)
     )
-    if found.ndim != 1 or (found.size and not is_whole):
+    if array.ndim != 1 or (array.size and not is_int64):
         raise ConfigError(
             f"{name} is not an array of integers",
-            expected="integers of 64 bits, in one dimension",
+            expected="a one-dimensional array of 64-bit integers",
             found=argument_text(values),
         )
-    return np.asarray(found, np.int64)
+    return np.asarray(array, np.int64)

@@ -79,7 +79,7 @@ class MessageReader:
         try:
             value: int = form.unpack_from(self.data, self.position)[0]
         except struct.error:
-            raise self._cut(f"a number of {form.size} bytes") from None
+            raise self._truncated_error(f"a number of {form.size} bytes") from None
         self.position += form.size
         return value
 
@@ -100,7 +100,7 @@ class MessageReader:
         value = shift = 0
         while True:
             if position >= len(data):
-                raise self._cut("a varint")
+                raise self._truncated_error("a varint")
             byte = data[position]
             position += 1
             value |= (byte & 0x7F) << shift
@@ -115,7 +115,7 @@ class MessageReader:
     def raw(self, size: int) -> bytes:
         start, end = self.position, self.position + size
         if size < 0 or end > len(self.data):
-            raise self._cut(f"{size} bytes")
+            raise self._truncated_error(f"{size} bytes")
         self.position = end
         return self.data[start:end]
 
@@ -141,7 +141,7 @@ class MessageReader:
             return None
         if length > self.remaining:
             raise self.corrupt(
-                "an array has more elements than bytes that follow",
+                "an array has more elements than remaining bytes",
                 expected=f"up to {self.remaining}",
                 found=length,
             )
@@ -159,8 +159,10 @@ class MessageReader:
         length = self.unsigned_varint()
         return length - 1 if length <= 0x7FFFFFFF else _NULL_LENGTH
 
-    def _cut(self, what: str) -> CorruptRecordError:
-        return self.corrupt(f"the message ends inside {what}", found=f"{self.remaining} bytes left")
+    def _truncated_error(self, field: str) -> CorruptRecordError:
+        return self.corrupt(
+            f"the message ends inside {field}", found=f"{self.remaining} bytes left"
+        )
 
 
 class MessageWriter:

@@ -78,15 +78,15 @@ class Struct(dict[str, Value]):
 
     def integers(self, name: str) -> tuple[int, ...]:
         """Return an array of numbers; empty for null."""
-        return tuple(value for value in self._items_of(name) if isinstance(value, int))
+        return tuple(value for value in self._array_items(name) if isinstance(value, int))
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return an array of strings or UUIDs; empty for null."""
-        return tuple(value for value in self._items_of(name) if isinstance(value, str))
+        return tuple(value for value in self._array_items(name) if isinstance(value, str))
 
     def structs(self, name: str) -> list[Struct]:
         """Return an array of structures; empty for null."""
-        return [value for value in self._items_of(name) if isinstance(value, Struct)]
+        return [value for value in self._array_items(name) if isinstance(value, Struct)]
 
     def struct(self, name: str) -> Struct:
         value = self[name]
@@ -94,7 +94,7 @@ class Struct(dict[str, Value]):
             raise TypeError(f"{name} is not a structure")
         return value
 
-    def _items_of(self, name: str) -> list[Value]:
+    def _array_items(self, name: str) -> list[Value]:
         value = self[name]
         return value if isinstance(value, list) else []
 
@@ -143,7 +143,7 @@ class Field:
         return Struct(self.default) if isinstance(self.default, Struct) else self.default
 
 
-class _Form(NamedTuple):
+class _VersionFormat(NamedTuple):
     """A version of a message, and whether it has the flexible encoding."""
 
     version: int
@@ -175,7 +175,9 @@ class MessageSchema:
         """
         read = self._readers.get(version)
         if read is None:
-            read = self._readers[version] = _struct_reader(self.fields, self._form(version))
+            read = self._readers[version] = _struct_reader(
+                self.fields, self._version_format(version)
+            )
         return read(reader)
 
     def decode(self, data: bytes, version: int) -> Struct:
@@ -185,21 +187,21 @@ class MessageSchema:
     def encode(self, message: Mapping[str, Value], version: int) -> bytes:
         """Encode a message; missing fields get their defaults."""
         writer = MessageWriter()
-        _write_struct(self.fields, self._form(version), message, writer)
+        _write_struct(self.fields, self._version_format(version), message, writer)
         return bytes(writer.data)
 
     def as_json(self, message: Struct, version: int) -> dict[str, object]:
         """Return the JSON of Kafka's ``JsonConverter`` for the message."""
         return _json_struct(self.fields, message, version)
 
-    def _form(self, version: int) -> _Form:
+    def _version_format(self, version: int) -> _VersionFormat:
         if version not in self.versions:
             raise CorruptRecordError(
                 f"unknown version of {self.name}",
                 expected=f"{self.versions.lowest} to {self.versions.highest}",
                 found=version,
             )
-        return _Form(version, version in self.flexible)
+        return _VersionFormat(version, version in self.flexible)
 
 
 _Line: TypeAlias = tuple[int, list[str]]
@@ -215,13 +217,13 @@ def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
     ]
     structures: dict[str, tuple[Field, ...]] = {}
     schemas = []
-    for (name, *words), below in _blocks(lines, 0):
-        fields = tuple(_parse_fields(below, 1, structures))
+    for (name, *words), field_lines in _split_blocks(lines, 0):
+        fields = tuple(_parse_fields(field_lines, 1, structures))
         if words == [STRUCT]:
             structures[name] = fields
             continue
-        key, *others = words
-        options = dict(word.split("=") for word in others)
+        key, *option_words = words
+        options = dict(word.split("=") for word in option_words)
         versions, flexible = map(Versions.parse, (options["versions"], options["flexible"]))
         schemas.append(
             MessageSchema(name, -1 if key == "-" else int(key), versions, flexible, fields)
@@ -229,7 +231,9 @@ def parse_schemas(text: str) -> tuple[MessageSchema, ...]:
     return tuple(schemas)
 
 
-def _blocks(lines: Sequence[_Line], depth: int) -> Iterator[tuple[list[str], Sequence[_Line]]]:
+def _split_blocks(
+    lines: Sequence[_Line], depth: int
+) -> Iterator[tuple[list[str], Sequence[_Line]]]:
     starts = [at for at, (indent, _) in enumerate(lines) if indent == depth]
     for start, end in pairwise([*starts, len(lines)]):
         yield lines[start][1], lines[start + 1 : end]
@@ -239,29 +243,31 @@ def _parse_fields(
     lines: Sequence[_Line], depth: int, structures: Mapping[str, tuple[Field, ...]]
 ) -> Iterator[Field]:
     """Parse the fields of one level and below; types may refer to `structures`."""
-    for words, below in _blocks(lines, depth):
-        yield _field(words, tuple(_parse_fields(below, depth + 1, structures)), structures)
+    for words, nested_lines in _split_blocks(lines, depth):
+        yield _parse_field(
+            words, tuple(_parse_fields(nested_lines, depth + 1, structures)), structures
+        )
 
 
-def _field(
+def _parse_field(
     words: list[str], fields: tuple[Field, ...], structures: Mapping[str, tuple[Field, ...]]
 ) -> Field:
-    name, kind = words[:2]
+    name, type_name = words[:2]
     options = dict(word.partition("=")[::2] for word in words[2:])
     versions = [word for word in words[2:] if word[0].isdigit()]
-    is_array = kind.startswith(_ARRAY)
-    kind = (kind.removeprefix(_ARRAY) or STRUCT) if is_array else kind
-    if kind in structures:
-        kind, fields = STRUCT, structures[kind]
-    default: Value = [] if is_array else _DEFAULTS.get(kind, 0)
-    if kind == STRUCT and not is_array:
+    is_array = type_name.startswith(_ARRAY)
+    type_name = (type_name.removeprefix(_ARRAY) or STRUCT) if is_array else type_name
+    if type_name in structures:
+        type_name, fields = STRUCT, structures[type_name]
+    default: Value = [] if is_array else _DEFAULTS.get(type_name, 0)
+    if type_name == STRUCT and not is_array:
         default = Struct({field.name: field.absent() for field in fields})
     if "default" in options:
         text = options["default"]
-        default = None if text == "null" else text == "true" if kind == "bool" else int(text)
+        default = None if text == "null" else text == "true" if type_name == "bool" else int(text)
     return Field(
         name,
-        kind,
+        type_name,
         is_array,
         Versions.parse(versions[0] if versions else "0+"),
         "nullable" in options,
@@ -277,7 +283,9 @@ def _field(
 _Read = Callable[[MessageReader], Value]
 
 
-def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageReader], Struct]:
+def _struct_reader(
+    fields: tuple[Field, ...], form: _VersionFormat
+) -> Callable[[MessageReader], Struct]:
     """Return a reader of a structure in a version, which is created once for many reads."""
     steps: list[tuple[str, _Read]] = []
     tagged: dict[int, tuple[str, _Read]] = {}
@@ -307,14 +315,14 @@ def _struct_reader(fields: tuple[Field, ...], form: _Form) -> Callable[[MessageR
     return read
 
 
-def _field_reader(field: Field, form: _Form) -> _Read:
+def _field_reader(field: Field, form: _VersionFormat) -> _Read:
     element = _element_reader(field, form)
     if field.is_array:
 
         def read_array(reader: MessageReader) -> Value:
             length = reader.array_length(compact=form.flexible)
             if length is None:
-                return _checked_null(field, reader)
+                return _check_nullable(field, reader)
             return [element(reader) for _ in range(length)]
 
         return read_array
@@ -326,7 +334,7 @@ def _field_reader(field: Field, form: _Form) -> _Read:
 
     def read_checked(reader: MessageReader) -> Value:
         value = element(reader)
-        return _checked_null(field, reader) if value is None else value
+        return _check_nullable(field, reader) if value is None else value
 
     return read_checked
 
@@ -336,13 +344,13 @@ def _lowest_marker(field: Field) -> int:
     return 0 if field.tag is None else 1
 
 
-def _checked_null(field: Field, reader: MessageReader) -> Value:
+def _check_nullable(field: Field, reader: MessageReader) -> Value:
     if not field.nullable:
         raise reader.corrupt(f"the field {field.name} is null, but it is not nullable")
     return None
 
 
-def _element_reader(field: Field, form: _Form) -> _Read:
+def _element_reader(field: Field, form: _VersionFormat) -> _Read:
     match field.type:
         case "{}":
             return _struct_reader(field.fields, form)
@@ -363,7 +371,7 @@ def _element_reader(field: Field, form: _Form) -> _Read:
 
 def _write_struct(
     fields: tuple[Field, ...],
-    form: _Form,
+    form: _VersionFormat,
     message: Mapping[str, Value],
     writer: MessageWriter,
 ) -> None:
@@ -388,7 +396,7 @@ def _write_struct(
 
 def _write_field(
     field: Field,
-    form: _Form,
+    form: _VersionFormat,
     value: Value,
     writer: MessageWriter,
 ) -> None:
@@ -409,7 +417,7 @@ def _write_field(
 
 def _write_element(
     field: Field,
-    form: _Form,
+    form: _VersionFormat,
     value: Value,
     writer: MessageWriter,
 ) -> None:

@@ -88,7 +88,7 @@ NOT_PARTITIONS = ("remote-log-index-cache", CLEAN_SHUTDOWN)
 
 OFFSET_DIGITS = 20
 
-_KEPT_FILES = frozenset(
+_BROKER_FILES = frozenset(
     {*OFFSET_CHECKPOINTS, *ROOT_FILES, LEADER_EPOCH_CHECKPOINT, PARTITION_METADATA, QUORUM_STATE}
 )
 _METADATA_SNAPSHOT = re.compile(
@@ -97,7 +97,7 @@ _METADATA_SNAPSHOT = re.compile(
 # A file of a remote segment in tiered storage, other than its log.
 _REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
 # Part of the names of files that a build writes for its own use.
-_RECORD = "kafka-index"
+_BUILD_FILE_PART = "kafka-index"
 
 #: Legal topic names: 1 to 249 of these characters, and neither "." nor ".." (``Topic.validate``).
 TOPIC_PATTERN: Final = r"(?!\.{1,2}\Z)[a-zA-Z0-9._-]{1,249}"
@@ -162,9 +162,9 @@ def split_directory_name(name: str) -> tuple[TopicPartition, DirectoryKind] | No
     DELETE, FUTURE and STRAY_DIR_PATTERN. Unlike Kafka, it also requires a legal topic name.
     """
     kind = DirectoryKind.LIVE
-    marked = _MARKED_DIRECTORY.fullmatch(name)
-    if marked is not None:
-        name, kind = marked["name"], DirectoryKind(marked["mark"])
+    marked_name = _MARKED_DIRECTORY.fullmatch(name)
+    if marked_name is not None:
+        name, kind = marked_name["name"], DirectoryKind(marked_name["mark"])
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None or not is_legal_topic(match["topic"]):
         return None
@@ -203,19 +203,19 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
     return SegmentFileName(base_offset, kind, transient) if base_offset <= INT64_MAX else None
 
 
-def is_kept_file(name: str) -> bool:
+def is_broker_or_build_file(name: str) -> bool:
     """Return whether this is a name that brokers or builds use in directories, except for logs."""
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.kind != LOG_SUFFIX
-    is_record = name.startswith(".") and _RECORD in name
-    is_named = name in _KEPT_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
+    is_record = name.startswith(".") and _BUILD_FILE_PART in name
+    is_named = name in _BROKER_FILES or _METADATA_SNAPSHOT.fullmatch(name) is not None
     return is_record or is_named or _REMOTE_OBJECT.fullmatch(name) is not None
 
 
 def is_metadata_snapshot(name: str) -> bool:
-    found = _METADATA_SNAPSHOT.fullmatch(name)
-    return found is not None and not found["transient"] and int(found["offset"]) <= INT64_MAX
+    match = _METADATA_SNAPSHOT.fullmatch(name)
+    return match is not None and not match["transient"] and int(match["offset"]) <= INT64_MAX
 
 
 def index_name_for(log_name: str, suffix: str) -> str:

@@ -65,12 +65,12 @@ def parse_bytes(text: str) -> bytes:
             return base64.b64decode(text.removeprefix(_BASE64), validate=True)
     except (ValueError, binascii.Error) as error:
         raise InputError(
-            "malformed bytes", expected="hex:00ff or base64:AP8=", found=text
+            "the bytes are malformed", expected="hex:00ff or base64:AP8=", found=text
         ) from error
     return text.encode(errors="surrogateescape")
 
 
-def bytes_text(data: bytes) -> str:
+def bytes_to_text(data: bytes) -> str:
     """Return the text that `parse_bytes` reads: UTF-8 if it is printable, otherwise ``hex:``."""
     with contextlib.suppress(UnicodeDecodeError):
         text = data.decode()
@@ -88,13 +88,17 @@ def decode_utf8(data: bytes) -> str:
     return data.decode(errors=_ERRORS)
 
 
-def _replace(error: UnicodeError) -> tuple[str, int]:
+def _replace_invalid(error: UnicodeError) -> tuple[str, int]:
     if not isinstance(error, UnicodeDecodeError):
         raise error
-    found = error.object[error.start : error.start + 3]
-    if found[0] == _SURROGATE_LEAD and len(found) > 1 and _continues(found[1]):
-        is_whole = len(found) > 2 and _continues(found[2])
-        return _REPLACEMENT, error.start + (3 if is_whole else 2)
+    invalid_bytes = error.object[error.start : error.start + 3]
+    if (
+        invalid_bytes[0] == _SURROGATE_LEAD
+        and len(invalid_bytes) > 1
+        and _continues(invalid_bytes[1])
+    ):
+        is_complete = len(invalid_bytes) > 2 and _continues(invalid_bytes[2])
+        return _REPLACEMENT, error.start + (3 if is_complete else 2)
     return _REPLACEMENT, error.end
 
 
@@ -103,7 +107,7 @@ def _continues(byte: int) -> bool:
     return byte & 0xC0 == 0x80
 
 
-codecs.register_error(_ERRORS, _replace)
+codecs.register_error(_ERRORS, _replace_invalid)
 
 
 class Property(NamedTuple):
@@ -133,7 +137,7 @@ def load_properties(data: bytes) -> dict[str, Property]:
 
     Raises `ValueError` if an escape is malformed.
     """
-    found: dict[str, Property] = {}
+    properties: dict[str, Property] = {}
     logical, begins_at = None, 0
     for number, natural in enumerate(_LINE_END.split(data.decode("latin-1")), start=1):
         line = natural.lstrip(_BLANKS)
@@ -146,31 +150,33 @@ def load_properties(data: bytes) -> dict[str, Property]:
         if backslashes % 2:
             logical = logical[:-1]
             continue
-        _add(found, logical, begins_at)
+        _add_property(properties, logical, begins_at)
         logical = None
     if logical is not None:
-        _add(found, logical, begins_at)
-    return found
+        _add_property(properties, logical, begins_at)
+    return properties
 
 
-def properties_of(text: str) -> dict[str, str]:
+def parse_properties(text: str) -> dict[str, str]:
     """Parse properties with trimmed values; empty if malformed."""
     try:
-        found = load_properties(text.encode())
+        properties = load_properties(text.encode())
     except ValueError:
         return {}
-    return {name: one.value.strip() for name, one in found.items()}
+    return {name: entry.value.strip() for name, entry in properties.items()}
 
 
-def _add(found: dict[str, Property], line: str, number: int) -> None:
-    end = _KEY_END.search(line)
-    at = len(line) if end is None else end.start(1)
-    rest = _SEPARATOR.match(line, at)
-    value = line[at if rest is None else rest.end() :]
-    found[_ESCAPE.sub(_unescaped, line[:at])] = Property(_ESCAPE.sub(_unescaped, value), number)
+def _add_property(properties: dict[str, Property], line: str, number: int) -> None:
+    key_terminator = _KEY_END.search(line)
+    key_end = len(line) if key_terminator is None else key_terminator.start(1)
+    separator = _SEPARATOR.match(line, key_end)
+    value = line[key_end if separator is None else separator.end() :]
+    properties[_ESCAPE.sub(_unescape, line[:key_end])] = Property(
+        _ESCAPE.sub(_unescape, value), number
+    )
 
 
-def _unescaped(match: re.Match[str]) -> str:
+def _unescape(match: re.Match[str]) -> str:
     text = match[1]
     if text == "u":
         raise ValueError("malformed \\uxxxx encoding")

@@ -38,9 +38,9 @@ _RELATIVE = re.compile(r"-(?P<count>[0-9]{1,12})(?P<unit>[smhdw])")
 _UNIT_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": _DAY_MS, "w": 7 * _DAY_MS}
 
 # Smaller numbers are seconds before the year 5138; larger ones are milliseconds after 1973.
-_SECONDS_BELOW = 10**11
+_MAX_SECONDS = 10**11
 # Microseconds and nanoseconds from 2001 to 2100, without the maximum int64.
-_FINER = (
+_FINER_UNITS = (
     ("microseconds", 1000, range(10**15, 41 * 10**14)),
     ("nanoseconds", 10**6, range(10**18, 41 * 10**17)),
 )
@@ -60,12 +60,12 @@ def parse_time(value: Time, *, now: int | None = None) -> int:
     `value` is a number of milliseconds, a text as described above, a date (midnight in UTC), or a
     datetime with a zone. Relative times are relative to `now`, in ms, by default the current time.
     Fractions of a millisecond are rounded up, so that a search for the first record at or after the
-    time does not find an earlier one. Raises `InputError` for any other value, or a number that
+    time does not find an earlier record. Raises `InputError` for any other value, or a number that
     looks like another unit than milliseconds.
     """
     if isinstance(value, datetime):
         if value.tzinfo is None:
-            raise InputError("a time without a time zone", found=value.isoformat())
+            raise InputError("the time has no time zone", found=value.isoformat())
         return -((_EPOCH - value) // _MS)
     if isinstance(value, date):
         return (value - _EPOCH.date()).days * _DAY_MS
@@ -74,7 +74,7 @@ def parse_time(value: Time, *, now: int | None = None) -> int:
     is_number = hasattr(value, "__index__") and not hasattr(value, "__len__")
     if isinstance(value, bool | type) or not is_number:
         raise InputError(
-            "not a time",
+            "the value is not a time",
             expected=f"milliseconds since 1970, or {_EXAMPLES}",
             found=argument_text(value),
         )
@@ -89,7 +89,7 @@ def _parse_text(text: str, now: int) -> int:
         number = _integer(text.removeprefix(MILLISECONDS))
         if number is not None and number >= 0:
             return number
-    moment = _of_now(text.lower(), now)
+    moment = _parse_relative(text.lower(), now)
     if moment is None:
         moment = parse_iso_time(text)
     if moment is None:
@@ -102,30 +102,30 @@ def _integer(text: str) -> int | None:
     return parse_java_integer(text, INT64_MAX) if text.isascii() else None
 
 
-def _of_now(text: str, now: int) -> int | None:
+def _parse_relative(text: str, now: int) -> int | None:
     """Parse a time that is relative to now, None if the text is not one."""
     midnight = now - now % _DAY_MS
-    named = {"now": now, "today": midnight, "yesterday": midnight - _DAY_MS}
-    if text in named:
-        return named[text]
+    named_times = {"now": now, "today": midnight, "yesterday": midnight - _DAY_MS}
+    if text in named_times:
+        return named_times[text]
     day, _, clock = text.partition(" ")
     if clock and day in ("today", "yesterday"):
         # Parsed as a time of day on 1970-01-01.
         since_midnight = parse_iso_time(f"1970-01-01 {clock.strip()}")
-        return None if since_midnight is None else named[day] + since_midnight
+        return None if since_midnight is None else named_times[day] + since_midnight
     match = _RELATIVE.fullmatch(text)
     return None if match is None else now - int(match["count"]) * _UNIT_MS[match["unit"]]
 
 
 def parse_duration_ms(text: str) -> int | None:
     """Parse a duration such as ``90s``, ``5m``, ``2h`` or ``1d`` to ms; None for other texts."""
-    started = _of_now(f"-{text.strip().lower()}", 0)
+    started = _parse_relative(f"-{text.strip().lower()}", 0)
     return None if started is None else -started
 
 
 def is_relative(value: object) -> bool:
     """Return whether parsing the time later gives another result."""
-    return isinstance(value, str) and _of_now(value.strip().lower(), 0) is not None
+    return isinstance(value, str) and _parse_relative(value.strip().lower(), 0) is not None
 
 
 def _check_number(number: int) -> int:
@@ -137,17 +137,17 @@ def _check_number(number: int) -> int:
             "milliseconds since 1970 are 0 or more",
         )
     if number > INT64_MAX:
-        raise InputError(f"{number} is beyond the milliseconds of 64 bits")
+        raise InputError(f"{number} exceeds 64-bit milliseconds")
     unit, milliseconds = None, number
-    if 0 < number < _SECONDS_BELOW:
+    if 0 < number < _MAX_SECONDS:
         unit, milliseconds = "seconds", number * 1000
-    for name, divisor, likely in _FINER:
+    for name, divisor, likely in _FINER_UNITS:
         if number in likely:
             unit, milliseconds = name, number // divisor
     if unit is not None:
         raise InputError(
-            f"{number} looks like {unit} ({format_time(milliseconds)}): times are milliseconds",
-            hint=f"give {milliseconds}, or {MILLISECONDS}{number} if that is what you mean",
+            f"{number} looks like {unit} ({format_time(milliseconds)}), but times are milliseconds",
+            hint=f"give {milliseconds}, or {MILLISECONDS}{number} for milliseconds",
         )
     return number
 
@@ -208,8 +208,16 @@ class TimeSpan:
 
     def with_times(self, first_ms: int | None, last_ms: int | None) -> TimeSpan:
         """Extend the range by the timestamps of other records; -1 and None are no timestamps."""
-        firsts = [one for one in (self.first_ms, first_ms) if one is not None and one >= 0]
-        lasts = [one for one in (self.last_ms, last_ms) if one is not None and one >= 0]
+        firsts = [
+            timestamp_ms
+            for timestamp_ms in (self.first_ms, first_ms)
+            if timestamp_ms is not None and timestamp_ms >= 0
+        ]
+        lasts = [
+            timestamp_ms
+            for timestamp_ms in (self.last_ms, last_ms)
+            if timestamp_ms is not None and timestamp_ms >= 0
+        ]
         return replace(self, first_ms=min(firsts, default=None), last_ms=max(lasts, default=None))
 
     @property
@@ -219,30 +227,30 @@ class TimeSpan:
             text = "no record has a timestamp"
         else:
             last = format_time(self.last_ms) or "a time after the year 9999"
-            text = f"its first record is from {time_text(self.first_ms)}, its latest from {last}"
+            text = f"the first record is from {time_text(self.first_ms)}, the latest from {last}"
         if not self.unknown:
             return text
         noun = "partition" if self.unknown == 1 else "partitions"
         return f"{text}; the times of {self.unknown:,} {noun} cannot be read"
 
 
-def empty_range_text(
-    from_ms: int | None, to_ms: int | None, span: TimeSpan, what: str = "the input"
+def describe_empty_range(
+    from_ms: int | None, to_ms: int | None, span: TimeSpan, source: str = "the input"
 ) -> str:
     """Describe where an empty range, whose end is exclusive, is relative to record timestamps.
 
-    `what` names the owner of the timestamps.
+    `source` is a noun phrase for the logs with these timestamps.
     """
     bounds = []
     if from_ms:
         bounds.append(f"from {time_text(from_ms)}")
     if to_ms is not None:
         bounds.append(f"before {time_text(to_ms)}")
-    place = f"within the times of {what}"
+    position = f"within the times of {source}"
     if span.last_ms is not None and from_ms is not None and from_ms > span.last_ms:
-        place = f"after all records of {what}"
+        position = f"after all records of {source}"
     elif span.first_ms is not None and to_ms is not None and to_ms <= span.first_ms:
-        place = f"before the first record of {what}"
+        position = f"before the first record of {source}"
     elif span.first_ms is None:
-        place = f"not among the times of {what}"
-    return f"the range of times ({' and '.join(bounds)}) is {place}: {span.text}"
+        position = f"not within the times of {source}"
+    return f"the time range ({' and '.join(bounds)}) is {position}: {span.text}"

@@ -19,7 +19,7 @@ _PASSWORD = re.compile(
     re.IGNORECASE,
 )
 # Within a text: user and password of a URI, a signature, or a token of Spark Connect.
-_SHOWN_PASSWORD = re.compile(
+_PASSWORD_IN_TEXT = re.compile(
     r"(?P<scheme>\w:/{1,2})[^/@\s'\"]*:(?!\d*[/\s'\"])[^\s'\"]*(?=@)"
     r"|(?P<bucket>\b(?:s3a?|gs):/{1,2})[^:/@\s'\"]*(?::[^\s'\"]*)?(?=@)"
     r"|(?P<name>[?&;](?:sig|signature|x-amz-signature|x-amz-security-token|token)=)[^&;\s'\"]*",
@@ -32,7 +32,7 @@ def has_password(text: str) -> bool:
 
 
 def hide_passwords(text: str) -> str:
-    return _SHOWN_PASSWORD.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
+    return _PASSWORD_IN_TEXT.sub(lambda match: f"{match[match.lastgroup or 0]}[hidden]", text)
 
 
 def refuse_passwords(paths: Iterable[object]) -> None:
@@ -45,8 +45,8 @@ def refuse_passwords(paths: Iterable[object]) -> None:
         if isinstance(path, str | os.PathLike) and has_password(os.fspath(path)):
             raise InputError(
                 "a URI contains a password or a signature, and paths are shown in reports and logs",
-                hint="name the place alone; give credentials by --storage-option KEY=@FILE or by "
-                "the environment",
+                hint="remove the credentials from the URI, and give --storage-option KEY=@FILE or "
+                "environment variables",
             )
 
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kafka_index.core.errors import InputError, LinkedOutError
-from kafka_index.core.format.names import LOG_SUFFIX, is_kept_file, parse_segment_file
+from kafka_index.core.format.names import LOG_SUFFIX, is_broker_or_build_file, parse_segment_file
 from kafka_index.core.fs.uris import is_remote
 
 #: Reasons why a file is not read.
@@ -203,7 +203,7 @@ def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
 
     By default only names of Kafka and build files are checked, with `any_name` all names.
     """
-    if not any_name and not is_kept_file(os.path.basename(path)):
+    if not any_name and not is_broker_or_build_file(os.path.basename(path)):
         return
     link = linked_out(path)
     if link is not None:

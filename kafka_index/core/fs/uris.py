@@ -42,7 +42,7 @@ from kafka_index.core.errors import (
     ConfigError,
     InputError,
     argument_text,
-    refuse_fields_of_other_types,
+    check_field_types,
     refuse_other_types,
 )
 from kafka_index.core.format.config import to_list_members
@@ -175,7 +175,7 @@ class TieredOptions:
         refuse_other_types(keys=(self.keys, tuple))
         for pair in self.keys:
             refuse_other_types(**{"a pair of keys": (pair, tuple)})
-        refuse_fields_of_other_types(self)
+        check_field_types(self)
         for uri in self.uris:
             path_of(uri, "a URI")
         choices = ("auto", *sorted(layout.value for layout in Layout))

@@ -54,7 +54,7 @@ class EntryMap:
         self._in_memory = in_memory
         self._map: mmap.mmap | None = None
         self._file: MappedFile | None = None
-        self._forget()
+        self._clear_views()
         self.length = 0
         self.is_open = False
 
@@ -78,8 +78,8 @@ class EntryMap:
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)
         except OSError as error:
-            kind: type[KafkaIndexError] = InputError if size is None else PublishError
-            raise kind(f"cannot open the index: {error.strerror}", path=path) from error
+            error_class: type[KafkaIndexError] = InputError if size is None else PublishError
+            raise error_class(f"cannot open the index: {error.strerror}", path=path) from error
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise InputError("the index is not a regular file", path=path)
@@ -95,7 +95,7 @@ class EntryMap:
             # An empty file cannot be mapped.
             if self.length:
                 self._map = mmap.mmap(descriptor, self.length, access=mmap.ACCESS_WRITE)
-                self._view(np.frombuffer(self._map, np.uint8))
+                self._set_views(np.frombuffer(self._map, np.uint8))
         except OSError as error:
             raise publish_error(error, path, "allocate space for the index") from error
         finally:
@@ -105,7 +105,7 @@ class EntryMap:
     def open_content(self, content: NDArray[np.uint8]) -> None:
         """Use the bytes of a file that was read elsewhere."""
         self.length = len(content)
-        self._view(content)
+        self._set_views(content)
         self.is_open = True
 
     def resize(self, path: str, size: int) -> None:
@@ -130,7 +130,7 @@ class EntryMap:
         """Unmap the file; no other thread may be reading."""
         self.is_open = False
         # Views first: a memory mapping that still has views cannot be closed.
-        self._forget()
+        self._clear_views()
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -143,15 +143,15 @@ class EntryMap:
         data = np.zeros(size, np.uint8)
         data[: len(old)] = old
         self.length = size
-        self._view(data)
+        self._set_views(data)
         self.is_open = True
 
-    def _view(self, data: NDArray[np.uint8]) -> None:
+    def _set_views(self, data: NDArray[np.uint8]) -> None:
         self.data = data
-        whole = len(data) // self._layout.itemsize
-        self.entries = data[: whole * self._layout.itemsize].view(self._layout)
+        entry_count = len(data) // self._layout.itemsize
+        self.entries = data[: entry_count * self._layout.itemsize].view(self._layout)
 
-    def _forget(self) -> None:
+    def _clear_views(self) -> None:
         self.data = np.empty(0, np.uint8)
         self.entries = np.empty(0, self._layout)
 
@@ -299,9 +299,9 @@ class SlotSearch:
             absolute offsets.
         """
         if len(targets) >= BULK_LOOKUPS:
-            found = np.empty((2, len(targets)), np.int64)
-            self.look_up_ascending(*ascending(targets), *found)
-            return found[0], found[1]
+            entries = np.empty((2, len(targets)), np.int64)
+            self.look_up_ascending(*ascending(targets), *entries)
+            return entries[0], entries[1]
         keys = np.full(len(targets), self._missing_key, np.int64)
         values = np.full(len(targets), self._value_base, np.int64)
         with self._remap_lock.reading():
@@ -388,21 +388,21 @@ def ascending(targets: Longs) -> tuple[Longs, Longs]:
     targets = np.ascontiguousarray(targets, np.int64)
     if count < 2 or is_ascending(targets):
         return targets, np.arange(count)
-    least, largest = int(targets.min()), int(targets.max())
+    min_target, max_target = int(targets.min()), int(targets.max())
     row_bits = max(count - 1, 1).bit_length()
-    if (largest - least).bit_length() + row_bits > _KEY_BITS:
+    if (max_target - min_target).bit_length() + row_bits > _KEY_BITS:
         rows = np.argsort(targets, kind="stable")
         return targets[rows], rows
     # Sorting packed integers of target and row is twice as fast as an argsort.
-    packed = targets - least
+    packed = targets - min_target
     packed <<= row_bits
     packed |= np.arange(count)
     if count < _RADIX_SORTED:
         packed.sort()
     else:
-        target_bits = (largest - least).bit_length()
+        target_bits = (max_target - min_target).bit_length()
         packed = radix_sort(packed, np.empty_like(packed), row_bits, target_bits)
     rows = packed & ((1 << row_bits) - 1)
     packed >>= row_bits
-    packed += least
+    packed += min_target
     return packed, rows

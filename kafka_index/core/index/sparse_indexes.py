@@ -97,13 +97,13 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         created = writable and (growing or in_memory or not os.path.exists(self.path))
         if created and max_index_size < self.entry_size:
             raise ConfigError(
-                "the largest index size is less than one entry",
+                "the maximum index size is less than one entry",
                 path=self.path,
                 expected=f"{self.entry_size} bytes or more",
                 found=max_index_size,
             )
         if created:
-            size = 0 if growing else self._rounded(max_index_size)
+            size = 0 if growing else self._round_down(max_index_size)
             self._mapping.open(self.path, size)
             self._max_entries = max_index_size // self.entry_size
         else:
@@ -158,10 +158,10 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
             The entries would not fit. Kafka throws too, but leaves the index unmapped.
         """
         with self._lock:
-            rounded = self._rounded(new_size)
+            rounded = self._round_down(new_size)
             if rounded < self.size_in_bytes:
                 raise IndexFullError(
-                    "the entries of the index do not fit in its new size",
+                    "the entries exceed the new size of the index",
                     path=self.path,
                     expected=f"{self.size_in_bytes} bytes or more",
                     found=new_size,
@@ -271,12 +271,14 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         """Extend a growing file for this many more entries, up to its maximum size."""
         self._check_writable()
         self._check_open()
-        needed = (self._entries + entries) * self.entry_size
-        largest = self._max_entries * self.entry_size
-        if self._mapping.length < min(needed, largest):
-            self._remap(min(largest, max(needed, 2 * self._mapping.length, _FIRST_GROWTH_BYTES)))
+        required_bytes = (self._entries + entries) * self.entry_size
+        max_bytes = self._max_entries * self.entry_size
+        if self._mapping.length < min(required_bytes, max_bytes):
+            self._remap(
+                min(max_bytes, max(required_bytes, 2 * self._mapping.length, _FIRST_GROWTH_BYTES))
+            )
 
-    def _rounded(self, size: int) -> int:
+    def _round_down(self, size: int) -> int:
         return size - size % self.entry_size
 
     def _remap(self, size: int) -> None:
@@ -393,7 +395,7 @@ class OffsetIndex(AbstractIndex):
                 self._last_offset = int(offsets[accepted - 1])
             if accepted == len(offsets):
                 return accepted, None
-            return accepted, self._refusal(int(offsets[accepted]))
+            return accepted, self._rejection(int(offsets[accepted]))
 
     def lookup(self, target_offset: int) -> OffsetPosition:
         """Return the last entry at or below an offset; (base offset, 0) if there is none."""
@@ -429,14 +431,14 @@ class OffsetIndex(AbstractIndex):
         last = self.entry(self._entries - 1).offset if self._entries else self.base_offset
         self._last_offset = last
 
-    def _refusal(self, offset: int) -> KafkaIndexError:
+    def _rejection(self, offset: int) -> KafkaIndexError:
         if self.is_full:
             return IndexFullError(
                 "the offset index is full", path=self.path, expected=f"{self._max_entries} entries"
             )
         if self._entries and offset <= self._last_offset:
             return InvalidOffsetError(
-                "the offset is not above the last one of the offset index",
+                "the offset is not above the last offset of the offset index",
                 path=self.path,
                 expected=f"more than {self._last_offset}",
                 found=offset,
@@ -536,7 +538,7 @@ class TimeIndex(AbstractIndex):
                 )
             if accepted == len(offsets):
                 return accepted, None
-            return accepted, self._refusal(
+            return accepted, self._rejection(
                 int(timestamps[accepted]), int(offsets[accepted]), full_entries
             )
 
@@ -555,7 +557,7 @@ class TimeIndex(AbstractIndex):
         last = self._last_entry
         if self._entries and last.timestamp < self.entry(0).timestamp:
             raise CorruptIndexError(
-                "the last timestamp is below the first",
+                "the last timestamp is below the first timestamp",
                 path=self.path,
                 position_bytes=self.size_in_bytes - self.entry_size,
                 expected=f"{self.entry(0).timestamp} or more",
@@ -578,7 +580,7 @@ class TimeIndex(AbstractIndex):
             else TimestampOffset(NO_TIMESTAMP, self.base_offset)
         )
 
-    def _refusal(self, timestamp: int, offset: int, full_entries: int) -> KafkaIndexError:
+    def _rejection(self, timestamp: int, offset: int, full_entries: int) -> KafkaIndexError:
         """Return the error of a rejected entry; the checks have Kafka's order."""
         full = IndexFullError(
             "the time index is full", path=self.path, expected=f"{self._max_entries} entries"
@@ -587,14 +589,14 @@ class TimeIndex(AbstractIndex):
             return full
         if self._entries and offset < self._last_entry.offset:
             return InvalidOffsetError(
-                "the offset is below the last one of the time index",
+                "the offset is below the last offset of the time index",
                 path=self.path,
                 expected=f"{self._last_entry.offset} or more",
                 found=offset,
             )
         if self._entries and timestamp < self._last_entry.timestamp:
             return InvalidTimestampError(
-                "the timestamp is below the last one of the time index",
+                "the timestamp is below the last timestamp of the time index",
                 path=self.path,
                 expected=f"{self._last_entry.timestamp} or more",
                 found=timestamp,

@@ -58,7 +58,7 @@ class AppendFile:
         if content is not None:
             return
         try:
-            self._descriptor = self._opened(os.O_RDWR if writable else os.O_RDONLY)
+            self._descriptor = self._open(os.O_RDWR if writable else os.O_RDONLY)
             self.size_bytes = os.fstat(self._descriptor).st_size
         except FileNotFoundError:
             pass
@@ -69,27 +69,27 @@ class AppendFile:
         """Return the first bytes; raises `InputError` if the file was truncated concurrently."""
         if self._content is not None:
             return self._content[:size_bytes]
-        parts: list[bytes] = []
+        chunks: list[bytes] = []
         position = 0
         while position < size_bytes and self._descriptor is not None:
             try:
-                part = os.pread(self._descriptor, size_bytes - position, position)
+                chunk = os.pread(self._descriptor, size_bytes - position, position)
             except OSError as error:
                 raise InputError(
                     f"cannot read the index: {error.strerror}",
                     path=self.path,
                     position_bytes=position,
                 ) from error
-            if not part:
+            if not chunk:
                 raise InputError(
                     "the index was truncated after it was opened",
                     path=self.path,
                     expected=f"{self.size_bytes} bytes",
                     found=f"{position} bytes",
                 )
-            parts.append(part)
-            position += len(part)
-        return b"".join(parts)
+            chunks.append(chunk)
+            position += len(chunk)
+        return b"".join(chunks)
 
     def append(self, data: bytes) -> None:
         """Append all bytes or none.
@@ -99,12 +99,12 @@ class AppendFile:
         self.check_writable()
         try:
             if self._descriptor is None:
-                self._descriptor = self._opened(os.O_RDWR | os.O_CREAT)
+                self._descriptor = self._open(os.O_RDWR | os.O_CREAT)
                 self.size_bytes = os.fstat(self._descriptor).st_size
-            written = 0
-            while written < len(data):
-                place = self.size_bytes + written
-                written += os.pwrite(self._descriptor, data[written:], place)
+            written_bytes = 0
+            while written_bytes < len(data):
+                position_bytes = self.size_bytes + written_bytes
+                written_bytes += os.pwrite(self._descriptor, data[written_bytes:], position_bytes)
         except OSError as error:
             if self._descriptor is not None:
                 with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ class AppendFile:
         try:
             os.ftruncate(self._descriptor, size_bytes)
         except OSError as error:
-            raise publish_error(error, self.path, "cut the index") from error
+            raise publish_error(error, self.path, "truncate the index") from error
         self.size_bytes = size_bytes
 
     def flush(self) -> None:
@@ -144,7 +144,7 @@ class AppendFile:
         if not self.writable:
             raise PublishError("the index is open for reading only", path=self.path)
 
-    def _opened(self, flags: int) -> int:
+    def _open(self, flags: int) -> int:
         if not self.writable:
             refuse_linked_out(self.path)
         # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected here.
@@ -295,7 +295,7 @@ class TransactionIndex(Closeable):
                 self._last_offset = int(last_offsets[accepted - 1])
             if accepted < len(entries):
                 raise InvalidOffsetError(
-                    "the last offset is not above the previous transaction's",
+                    "the last offset is not above the last offset of the previous transaction",
                     path=self.path,
                     expected=f"above {self._last_offset}",
                     found=int(last_offsets[accepted]),
@@ -367,9 +367,11 @@ class TransactionIndex(Closeable):
             above = np.flatnonzero(entries["last_offset"] >= offset)
             self._check_versions(entries[: int(above[0]) + 1] if above.size else entries)
             if above.size:
-                kept = int(above[0])
-                self._truncate(kept * self.entry_size)
-                self._last_offset = int(entries["last_offset"][kept - 1]) if kept else None
+                kept_entries = int(above[0])
+                self._truncate(kept_entries * self.entry_size)
+                self._last_offset = (
+                    int(entries["last_offset"][kept_entries - 1]) if kept_entries else None
+                )
 
     def reset(self) -> None:
         """Remove all entries; an existing file stays, empty."""
@@ -437,7 +439,7 @@ class TransactionIndex(Closeable):
                 position_bytes=self.length - self.torn_bytes,
                 expected=f"a multiple of {self.entry_size} bytes",
                 found=f"{self.length} bytes",
-                hint="rebuild it",
+                hint="rebuild the index",
             )
 
     def _check_open(self) -> None:
@@ -453,13 +455,13 @@ def collect_aborted_txns(
     `indexes` are the indexes of the segments from the fetch offset on, in order. They are read only
     as far as needed. Source: UnifiedLog.collectAbortedTransactions.
     """
-    found = [_NO_ENTRIES]
+    entries = [_NO_ENTRIES]
     for index in indexes:
         collected = index.collect_aborted_txns(fetch_offset, upper_bound_offset)
-        found.append(collected.entries)
+        entries.append(collected.entries)
         if collected.is_complete:
             break
-    return np.concatenate(found)
+    return np.concatenate(entries)
 
 
 # -------------------------------------------------------------------------------------- comparison
@@ -475,7 +477,7 @@ def collect_aborted_txns(
 # If the larger offset is beyond the producer's next transaction, fetches miss that transaction.
 # That index is wrong although a broker wrote it. Source: `ProducerStateManager.lastStableOffset`.
 
-_EXPOSES = "Consumers that read committed records get aborted ones."
+_ABORTED_RECORDS_EFFECT = "Consumers that read committed records get aborted records."
 _LOWEST = np.iinfo(np.int64).min
 
 
@@ -490,18 +492,18 @@ class TxnFault(StrEnum):
         member.effect = effect
         return member
 
-    PADDED = "padded", _EXPOSES
+    PADDED = "padded", _ABORTED_RECORDS_EFFECT
     #: An entry for a transaction that was not aborted.
     UNKNOWN = (
         "unknown",
         "Consumers that read committed records do not get records of the transaction.",
     )
-    MISSING = "missing", _EXPOSES
+    MISSING = "missing", _ABORTED_RECORDS_EFFECT
     #: An entry that a search does not reach, because an earlier entry has a too large last stable
     #: offset.
-    UNREACHED = "unreached", _EXPOSES
+    UNREACHED = "unreached", _ABORTED_RECORDS_EFFECT
     #: A last stable offset that ends searches before they reach later segments.
-    TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted ones."
+    TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted records."
 
 
 @dataclass(frozen=True, slots=True)
@@ -538,43 +540,47 @@ def compare_aborted_txns(
     transaction: the log may start later, and compaction removes batches. Transactions that are open
     or that later segments abort start at `next_start` or later. Entry versions are not compared.
     """
-    found, wanted = _txns(stored), _txns(expected)
-    zeros = next((at for at, row in enumerate(stored.tolist()) if not any(row[1:])), None)
+    stored_txns, expected_txns = _to_txns(stored), _to_txns(expected)
+    zeros = next((slot for slot, row in enumerate(stored.tolist()) if not any(row[1:])), None)
     if zeros is not None and not any(any(row[1:]) for row in stored[zeros:].tolist()):
-        text = f"{zeros} entries, then zeros"
-        return TxnDifference(TxnFault.PADDED, zeros, f"{len(wanted)} entries", text)
-    by_end = {txn[::2]: txn for txn in wanted}
-    for at, txn in enumerate(found):
-        same = by_end.get(txn[::2], txn)
-        first, end = txn.first_offset, same.first_offset
+        description = f"{zeros} entries, then zeros"
+        return TxnDifference(TxnFault.PADDED, zeros, f"{len(expected_txns)} entries", description)
+    by_end = {txn[::2]: txn for txn in expected_txns}
+    for slot, txn in enumerate(stored_txns):
+        expected_txn = by_end.get(txn[::2], txn)
+        first, end = txn.first_offset, expected_txn.first_offset
         if first < end and not has_data(txn.producer_id, first, end - 1):
-            found[at] = same
-    known = set(wanted)
-    for at, txn in enumerate(found):
-        if txn not in known and has_data(*txn):
+            stored_txns[slot] = expected_txn
+    expected_set = set(expected_txns)
+    for slot, txn in enumerate(stored_txns):
+        if txn not in expected_set and has_data(*txn):
             return TxnDifference(
-                TxnFault.UNKNOWN, at, "an aborted transaction of the log", str(txn)
+                TxnFault.UNKNOWN, slot, "an aborted transaction of the log", str(txn)
             )
     # A fetch that reaches any of several equal entries also reaches the first one.
-    slots = {txn: at for at, txn in reversed(list(enumerate(found)))}
-    for at, txn in enumerate(wanted):
+    slots = {txn: slot for slot, txn in reversed(list(enumerate(stored_txns)))}
+    for slot, txn in enumerate(expected_txns):
         if txn not in slots:
-            entry = min(at, len(found))
+            entry = min(slot, len(stored_txns))
             return TxnDifference(TxnFault.MISSING, entry, str(txn), "no such entry")
-    bounds, wanted_bounds = _bounds(stored), _bounds(expected)
-    late = [slots[txn] for at, txn in enumerate(wanted) if bounds[slots[txn]] > wanted_bounds[at]]
+    bounds, expected_bounds = _fetch_bounds(stored), _fetch_bounds(expected)
+    late = [
+        slots[txn]
+        for slot, txn in enumerate(expected_txns)
+        if bounds[slots[txn]] > expected_bounds[slot]
+    ]
     if late:
         entry = min(late)
         return TxnDifference(
             TxnFault.UNREACHED,
             entry,
             "entries in the order of their transaction markers",
-            f"{found[entry]}, after an entry with last stable offset {bounds[entry]}",
+            f"{stored_txns[entry]}, after an entry with last stable offset {bounds[entry]}",
         )
-    for at, offset in enumerate(stored["last_stable_offset"].tolist()):
+    for slot, offset in enumerate(stored["last_stable_offset"].tolist()):
         if offset > next_start:
-            text = f"a last stable offset up to {next_start}"
-            return TxnDifference(TxnFault.TOO_STABLE, at, text, str(offset))
+            description = f"a last stable offset up to {next_start}"
+            return TxnDifference(TxnFault.TOO_STABLE, slot, description, str(offset))
     return None
 
 
@@ -589,7 +595,7 @@ def next_starts(aborted: Sequence[AbortedTxns], open_from: int) -> list[int]:
     return starts[::-1]
 
 
-def _bounds(entries: AbortedTxns) -> list[int]:
+def _fetch_bounds(entries: AbortedTxns) -> list[int]:
     """Return for each entry the largest upper bound of a fetch that does not collect it."""
     stable = entries["last_stable_offset"].astype(np.int64)
     before = np.maximum.accumulate(np.append(_LOWEST, stable))[:-1]
@@ -597,5 +603,5 @@ def _bounds(entries: AbortedTxns) -> list[int]:
     return bounds
 
 
-def _txns(entries: AbortedTxns) -> list[_Txn]:
+def _to_txns(entries: AbortedTxns) -> list[_Txn]:
     return [_Txn(*row) for row in entries[list(_Txn._fields)].tolist()]

@@ -19,7 +19,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from kafka_index.core.errors import ConfigError, InputError, argument_text
-from kafka_index.core.format.config import to_choice, to_list_members, topics_pattern
+from kafka_index.core.format.config import compile_topics, to_choice, to_list_members
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.names import is_legal_topic
 from kafka_index.core.format.strings import parse_bytes
@@ -601,7 +601,7 @@ class TopicsKind(Kind):
     completes = "topics"
 
     def convert(self, value: Any, name: str, now: int) -> re.Pattern[str] | None:  # noqa: ARG002
-        return topics_pattern(value, name)
+        return compile_topics(value, name)
 
 
 class Moment(int):

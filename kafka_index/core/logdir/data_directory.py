@@ -23,10 +23,10 @@ from kafka_index.core.errors import (
     is_retriable,
 )
 from kafka_index.core.format.checkpoints import (
-    CheckpointFault,
+    CheckpointDefect,
+    checkpoint_error,
     java_lines,
-    offsets_or_fault,
-    refused_checkpoint,
+    parse_offsets_or_defect,
 )
 from kafka_index.core.format.integers import INT64_MAX, INT64_MIN
 from kafka_index.core.format.names import (
@@ -102,12 +102,12 @@ class OffsetCheckpoint:
     @classmethod
     def from_text(cls, path: str, text: str) -> OffsetCheckpoint:
         """Parse the text of a checkpoint."""
-        offsets = offsets_or_fault(text)
-        if isinstance(offsets, CheckpointFault):
+        offsets = parse_offsets_or_defect(text)
+        if isinstance(offsets, CheckpointDefect):
             effect = _checkpoint_effect(
                 path, is_input_output=offsets.is_input_output, is_error=offsets.is_error
             )
-            return cls(path, exists=True, fault=refused_checkpoint(offsets, path), effect=effect)
+            return cls(path, exists=True, fault=checkpoint_error(offsets, path), effect=effect)
         return cls(path, exists=True, offsets=offsets, has_entries=len(java_lines(text)) > 1)
 
     def note_fault(self) -> Skipped | None:

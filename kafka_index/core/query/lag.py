@@ -13,7 +13,7 @@ from kafka_index.core.cluster.metadata.directory import read_metadata
 from kafka_index.core.cluster.metadata.tables import LAG_TABLES
 from kafka_index.core.cluster.metadata.topic_states import CommittedOffset
 from kafka_index.core.errors import CorruptLogError, Faults, InputError, KafkaIndexError, ReadError
-from kafka_index.core.format.config import LogConfig, topics_pattern
+from kafka_index.core.format.config import LogConfig, compile_topics
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import CONSUMER_OFFSETS_TOPIC
 from kafka_index.core.log.choices import By, Resolve, Status
@@ -59,7 +59,7 @@ def read_lag(
     commits.sort(key=attrgetter("group", "topic", "partition", "record_offset"))
     # Include the offsets topic, so that the listing is never empty.
     topics = {CONSUMER_OFFSETS_TOPIC, *(commit.topic for commit in commits)}
-    inventory = collect_inventory(paths, topics=topics_pattern(topics))
+    inventory = collect_inventory(paths, topics=compile_topics(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
     rows, faults = _compute_rows(inventory, commits, config, is_history=table_name == "lag-history")
     metadata.faults.add(*faults)

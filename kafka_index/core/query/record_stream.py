@@ -15,7 +15,7 @@ import pyarrow as pa
 from kafka_index.core.errors import Faults, InputError, KafkaIndexError, plural
 from kafka_index.core.format.human import format_bytes
 from kafka_index.core.format.integers import INT64_MAX
-from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.format.times import describe_empty_range
 from kafka_index.core.fs.inputs import collecting_unread, skipped_texts, unread_texts
 from kafka_index.core.job.result import BAD, MissingOffsets, Result, RunOutcome, Section
 from kafka_index.core.query.bounds import time_span
@@ -255,7 +255,7 @@ class SearchedRecords(RecordStream):
         if times is None or times.from_ms is None:
             return ()
         span = time_span(self._partition_list.files, self._plan.settings)
-        return (empty_range_text(times.from_ms, times.to_ms, span),)
+        return (describe_empty_range(times.from_ms, times.to_ms, span),)
 
     @property
     def _is_limited(self) -> bool:

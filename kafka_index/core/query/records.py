@@ -16,9 +16,9 @@ import pyarrow as pa
 
 from kafka_index.core.cluster.listing import list_dumps, list_logs
 from kafka_index.core.errors import CorruptLogError, InputError
-from kafka_index.core.format.config import LogConfig, topics_pattern
+from kafka_index.core.format.config import LogConfig, compile_topics
 from kafka_index.core.format.names import TopicPartition
-from kafka_index.core.format.times import empty_range_text
+from kafka_index.core.format.times import describe_empty_range
 from kafka_index.core.format.uri_passwords import refuse_passwords
 from kafka_index.core.fs.inputs import Skipped
 from kafka_index.core.fs.paths import index_root_of
@@ -204,7 +204,7 @@ def plan_partitions(
     if not splits and within is None and bounds.times != (None, None):
         _log.warning(
             "no record is read: %s",
-            empty_range_text(*bounds.times, time_span(partitions, settings)),
+            describe_empty_range(*bounds.times, time_span(partitions, settings)),
         )
     return ReadPlan(tuple(splits), settings, tuple(read_ranges), finder)
 
@@ -222,7 +222,7 @@ def list_partitions(
     inputs = [paths] if isinstance(paths, str | PathLike) else paths
     refuse_passwords([*inputs, indexes])
     root = None if indexes is None else index_root_of(os.fspath(indexes))
-    pattern = topics_pattern(topics)
+    pattern = compile_topics(topics)
     listing = list_logs([os.fspath(path) for path in inputs], tiered, topics=pattern)
     segments = listing.segments
     if partitions is not None:

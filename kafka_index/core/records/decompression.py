@@ -29,9 +29,9 @@ from kafka_index.core.fs.store import Bytes
 from kafka_index.core.kernels.memory import UNPACK_NO_ROOM, UNPACK_SLACK_BYTES
 
 #: Decompressed bytes, in order.
-Pieces = Iterator[bytes]
+Chunks = Iterator[bytes]
 
-_PIECE_BYTES = 16 * 1024
+_CHUNK_BYTES = 16 * 1024
 _INT32_BYTES = 4
 
 _XERIAL_MAGIC = b"\x82SNAPPY\0"
@@ -52,25 +52,25 @@ _XX_4, _XX_5 = 0x27D4EB2F, 0x165667B1
 _UINT32 = 0xFFFFFFFF
 
 
-def read_zstd(packed: memoryview) -> Pieces:
+def read_zstd(packed: memoryview) -> Chunks:
     """Open zstd frames."""
-    return _arrow_pieces(packed, "zstd")
+    return _read_arrow_chunks(packed, "zstd")
 
 
-def _arrow_pieces(packed: memoryview | bytes, name: str) -> Pieces:
+def _read_arrow_chunks(packed: memoryview | bytes, name: str) -> Chunks:
     stream = pa.CompressedInputStream(pa.BufferReader(pa.py_buffer(packed)), name)
     while True:
         try:
-            piece: bytes = stream.read(_PIECE_BYTES)
+            chunk: bytes = stream.read(_CHUNK_BYTES)
         except OSError as error:
-            raise _broken(name, str(error)) from error
-        if not piece:
+            raise _corrupt_records_error(name, str(error)) from error
+        if not chunk:
             return
-        yield piece
+        yield chunk
 
 
-def _broken(name: str, how: str) -> CorruptLogError:
-    return CorruptLogError(f"the records cannot be decompressed with {name}: {how}")
+def _corrupt_records_error(name: str, reason: str) -> CorruptLogError:
+    return CorruptLogError(f"the records cannot be decompressed with {name}: {reason}")
 
 
 _GZIP_MAGIC = b"\x1f\x8b\x08"
@@ -83,13 +83,13 @@ _GZIP_INPUT_BYTES = 8 * 1024
 _ZERO = re.compile(rb"\0")
 
 
-def read_gzip(packed: memoryview) -> Pieces:
-    return _gzip_pieces(packed, _gzip_header_end(packed, 0))
+def read_gzip(packed: memoryview) -> Chunks:
+    return _read_gzip_chunks(packed, _gzip_header_end(packed, 0))
 
 
 def _gzip_header_end(packed: memoryview, start: int) -> int:
     if packed[start : start + len(_GZIP_MAGIC)] != _GZIP_MAGIC:
-        raise _broken("gzip", "no gzip header")
+        raise _corrupt_records_error("gzip", "the gzip header is missing")
     end = start + _GZIP_FIXED_BYTES
     flags = packed[start + 3] if end <= len(packed) else 0
     if flags & _GZIP_EXTRA:
@@ -99,16 +99,16 @@ def _gzip_header_end(packed: memoryview, start: int) -> int:
             terminator = _ZERO.search(packed, min(end, len(packed)))
             end = len(packed) + 1 if terminator is None else terminator.end()
     if flags & _GZIP_HEADER_CRC:
-        found = zlib.crc32(packed[start:end]) & 0xFFFF
-        if int.from_bytes(packed[end : end + 2], "little") != found:
-            raise _broken("gzip", "wrong checksum of the header")
+        checksum = zlib.crc32(packed[start:end]) & 0xFFFF
+        if int.from_bytes(packed[end : end + 2], "little") != checksum:
+            raise _corrupt_records_error("gzip", "the header has a wrong checksum")
         end += 2
     if end > len(packed):
-        raise _broken("gzip", "the header is truncated")
+        raise _corrupt_records_error("gzip", "the header is truncated")
     return end
 
 
-def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
+def _read_gzip_chunks(packed: memoryview, position: int) -> Chunks:
     while True:
         inflater = zlib.decompressobj(-zlib.MAX_WBITS)
         checksum = size = 0
@@ -119,22 +119,22 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
                 pending = packed[position : position + _GZIP_INPUT_BYTES]
                 position += len(pending)
             try:
-                piece = inflater.decompress(pending, _PIECE_BYTES)
+                chunk = inflater.decompress(pending, _CHUNK_BYTES)
             except zlib.error as error:
-                raise _broken("gzip", str(error)) from error
+                raise _corrupt_records_error("gzip", str(error)) from error
             finished = inflater.eof
-            if not piece and not finished and position == len(packed):
-                raise _broken("gzip", "the data is truncated")
+            if not chunk and not finished and position == len(packed):
+                raise _corrupt_records_error("gzip", "the data is truncated")
             pending = inflater.unconsumed_tail
-            checksum = zlib.crc32(piece, checksum)
-            size += len(piece)
-            if piece:
-                yield piece
+            checksum = zlib.crc32(chunk, checksum)
+            size += len(chunk)
+            if chunk:
+                yield chunk
         position -= len(inflater.unused_data)
         trailer = packed[position : position + _GZIP_TRAILER_BYTES]
         expected = checksum.to_bytes(4, "little") + (size & 0xFFFFFFFF).to_bytes(4, "little")
         if trailer != expected:
-            raise _broken("gzip", "wrong checksum or size")
+            raise _corrupt_records_error("gzip", "the trailer has a wrong checksum or size")
         position += _GZIP_TRAILER_BYTES
         if len(packed) - position <= _GZIP_SMALLEST_BYTES:
             return
@@ -144,56 +144,58 @@ def _gzip_pieces(packed: memoryview, position: int) -> Pieces:
             return  # Data after a stream that is not a gzip stream itself is ignored.
 
 
-def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Pieces:
+def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Chunks:
     """Open snappy chunks with xerial framing, or a single unframed block.
 
     A block is decompressed at once, so one larger than ``max_bytes`` is rejected first. Kafka
     ignores bytes after the last chunk; with `is_whole` they are an error.
     """
     if not packed:
-        raise _broken("snappy", "no bytes")
+        raise _corrupt_records_error("snappy", "the data is empty")
     header = bytes(packed[:_XERIAL_HEADER_BYTES])
     if len(header) < _XERIAL_HEADER_BYTES or not header.startswith(_XERIAL_MAGIC):
         # A single unframed block; Kafka decompresses it when it opens the stream.
         return iter((_snappy_block(packed, _snappy_size(packed, max_bytes)),))
-    return _xerial_pieces(packed, max_bytes, is_whole=is_whole)
+    return _read_xerial_chunks(packed, max_bytes, is_whole=is_whole)
 
 
-def _xerial_pieces(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Pieces:
+def _read_xerial_chunks(packed: memoryview, max_bytes: int, *, is_whole: bool) -> Chunks:
     position = _XERIAL_HEADER_BYTES
-    left = max_bytes
+    remaining_bytes = max_bytes
     # An incomplete length field ends the stream.
     while position + _INT32_BYTES <= len(packed):
         length = packed[position : position + _INT32_BYTES]
         if length == _XERIAL_MAGIC[:_INT32_BYTES]:
             header = bytes(packed[position : position + _XERIAL_HEADER_BYTES])
             if len(header) < _XERIAL_HEADER_BYTES:
-                raise _broken("snappy", "a further header is truncated")
+                raise _corrupt_records_error("snappy", "a further header is truncated")
             if not header.startswith(_XERIAL_MAGIC):
                 break
             # snappy-java checks the version only in further headers, not in the first.
             if int.from_bytes(header[8:12], "big", signed=True) < _XERIAL_MIN_VERSION:
-                raise _broken("snappy", "a further header with an unknown version")
+                raise _corrupt_records_error("snappy", "a further header has an unknown version")
             position += _XERIAL_HEADER_BYTES
             continue
         size = int.from_bytes(length, "big", signed=True)
         position += _INT32_BYTES
         if not 0 <= size <= _SNAPPY_MAX_CHUNK_BYTES or size > len(packed) - position:
-            raise _broken(
-                "snappy", f"a chunk of {size} bytes where {len(packed) - position} are left"
+            raise _corrupt_records_error(
+                "snappy", f"a chunk has {size} bytes, but {len(packed) - position} bytes remain"
             )
         block = packed[position : position + size]
         unpacked_bytes = _snappy_size(block, max_bytes)
         copies = 2 if unpacked_bytes > _SNAPPY_SMALL_CHUNK_BYTES else 1
-        if copies * unpacked_bytes > left:
+        if copies * unpacked_bytes > remaining_bytes:
             raise TooLargeError.of_records(max_bytes)
-        piece = _snappy_block(block, unpacked_bytes)
-        left -= len(piece)
+        chunk = _snappy_block(block, unpacked_bytes)
+        remaining_bytes -= len(chunk)
         position += size
-        if piece:
-            yield piece
+        if chunk:
+            yield chunk
     if is_whole and position < len(packed):
-        raise _broken("snappy", f"{len(packed) - position} bytes after the last chunk")
+        raise _corrupt_records_error(
+            "snappy", f"{len(packed) - position} bytes follow the last chunk"
+        )
 
 
 def _snappy_size(block: memoryview, max_bytes: int) -> int:
@@ -203,10 +205,12 @@ def _snappy_size(block: memoryview, max_bytes: int) -> int:
         if byte < 0x80:
             break
     else:
-        raise _broken("snappy", "no size")
+        raise _corrupt_records_error("snappy", "the size is missing or too long")
     # Snappy cannot produce more than 64 bytes from 3.
     if size > 64 * len(block):
-        raise _broken("snappy", f"{len(block)} bytes cannot decompress to {size}")
+        raise _corrupt_records_error(
+            "snappy", f"{len(block)} bytes cannot decompress to {size} bytes"
+        )
     if size > max_bytes:
         raise TooLargeError.of_records(max_bytes)
     return size
@@ -216,28 +220,32 @@ def _snappy_block(block: memoryview, size: int) -> bytes:
     try:
         unpacked: bytes = pa.Codec("snappy").decompress(pa.py_buffer(block), size, asbytes=True)
     except (OSError, pa.ArrowInvalid) as error:
-        raise _broken("snappy", str(error)) from error
+        raise _corrupt_records_error("snappy", str(error)) from error
     return unpacked
 
 
-def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Pieces:
+def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Chunks:
     """Open an lz4 frame."""
     if len(packed) < _LZ4_MIN_HEADER_BYTES or packed[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
-        raise _broken("lz4", "no frame header")
+        raise _corrupt_records_error("lz4", "the frame header is missing")
     flags, block_descriptor = packed[4], packed[5]
     if flags & _LZ4_FIXED_MASK != _LZ4_FIXED_FLAGS:
-        raise _broken("lz4", f"flags 0x{flags:02x}")
+        raise _corrupt_records_error("lz4", f"the flags 0x{flags:02x} are not supported")
     if block_descriptor & 0x8F or block_descriptor < 0x40:
-        raise _broken("lz4", f"block descriptor 0x{block_descriptor:02x}")
+        raise _corrupt_records_error(
+            "lz4", f"the block descriptor 0x{block_descriptor:02x} is invalid"
+        )
     end = _LZ4_MIN_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
     if end >= len(packed):
-        raise _broken("lz4", "the frame header is truncated")
+        raise _corrupt_records_error("lz4", "the frame header is truncated")
     if not ignore_header_checksum and packed[end] != _header_checksum(bytes(packed[4:end])):
-        raise _broken("lz4", "wrong checksum of the frame header")
-    return _lz4_pieces(packed, end + 1, flags, block_descriptor)
+        raise _corrupt_records_error("lz4", "the frame header has a wrong checksum")
+    return _read_lz4_chunks(packed, end + 1, flags, block_descriptor)
 
 
-def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor: int) -> Pieces:
+def _read_lz4_chunks(
+    packed: memoryview, position: int, flags: int, block_descriptor: int
+) -> Chunks:
     # Each block is decompressed as a frame of its own, since Kafka ignores the content checksum and
     # everything after the end mark.
     checksum_bytes = _INT32_BYTES if flags & _LZ4_BLOCK_CHECKSUM else 0
@@ -248,17 +256,17 @@ def _lz4_pieces(packed: memoryview, position: int, flags: int, block_descriptor:
         start = position
         position += _INT32_BYTES
         if position > len(packed):
-            raise _broken("lz4", "no end mark")
+            raise _corrupt_records_error("lz4", "the end mark is missing")
         if size & ~_LZ4_STORED == 0:
             if flags & _LZ4_CONTENT_CHECKSUM and position + _INT32_BYTES > len(packed):
-                raise _broken("lz4", "no content checksum")
+                raise _corrupt_records_error("lz4", "the content checksum is missing")
             return
         if size & ~_LZ4_STORED > _LZ4_MAX_BLOCK_BYTES:
-            raise _broken("lz4", "a block is too large")
+            raise _corrupt_records_error("lz4", "a block is too large")
         position += (size & ~_LZ4_STORED) + checksum_bytes
         if position > len(packed):
-            raise _broken("lz4", "a block is truncated")
-        yield from _arrow_pieces(header + packed[start:position] + bytes(_INT32_BYTES), "lz4")
+            raise _corrupt_records_error("lz4", "a block is truncated")
+        yield from _read_arrow_chunks(header + packed[start:position] + bytes(_INT32_BYTES), "lz4")
 
 
 def _header_checksum(descriptor: bytes) -> int:
@@ -267,25 +275,25 @@ def _header_checksum(descriptor: bytes) -> int:
     words = len(descriptor) // _INT32_BYTES * _INT32_BYTES
     for at in range(0, words, _INT32_BYTES):
         word = int.from_bytes(descriptor[at : at + _INT32_BYTES], "little")
-        value = _rotated(value + word * _XX_3, 17) * _XX_4
+        value = _rotate_left(value + word * _XX_3, 17) * _XX_4
     for byte in descriptor[words:]:
-        value = _rotated(value + byte * _XX_5, 11) * _XX_1
+        value = _rotate_left(value + byte * _XX_5, 11) * _XX_1
     value &= _UINT32
     value = (value ^ value >> 15) * _XX_2 & _UINT32
     value = (value ^ value >> 13) * _XX_3 & _UINT32
     return (value ^ value >> 16) >> 8 & 0xFF
 
 
-def _rotated(value: int, bits: int) -> int:
+def _rotate_left(value: int, bits: int) -> int:
     value &= _UINT32
     return (value << bits | value >> 32 - bits) & _UINT32
 
 
 _GZIP, _SNAPPY, _LZ4, _ZSTD = range(1, len(COMPRESSION_NAMES))
 #: Initial and second reservation for a batch; after that, the whole budget is reserved.
-_FIRST_ROOMS = (4 * 1024 * 1024, 32 * 1024 * 1024)
+_RESERVATIONS = (4 * 1024 * 1024, 32 * 1024 * 1024)
 #: Memory in which a thread decompresses small batches.
-_SCRATCH_BYTES = _FIRST_ROOMS[0]
+_SCRATCH_BYTES = _RESERVATIONS[0]
 
 
 def decompress(
@@ -298,16 +306,16 @@ def decompress(
     codec or invalid data, and `TooLargeError` if the output exceeds `max_bytes`.
     """
     records: bytes | bytearray = b""
-    for piece in _pieces(codec, _view(data), magic, max_bytes):
-        if len(records) + len(piece) > max_bytes:
+    for chunk in _open_chunks(codec, _view(data), magic, max_bytes):
+        if len(records) + len(chunk) > max_bytes:
             raise TooLargeError.of_records(max_bytes)
         if not records:
             # Often there is only one.
-            records = piece
+            records = chunk
             continue
         if isinstance(records, bytes):
             records = bytearray(records)
-        records += piece
+        records += chunk
     return records
 
 
@@ -315,7 +323,7 @@ def _view(data: bytes | Bytes) -> memoryview:
     return memoryview(data) if isinstance(data, bytes) else data.data
 
 
-def _pieces(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Pieces:
+def _open_chunks(codec: int, packed: memoryview, magic: int, max_bytes: int) -> Chunks:
     if codec == _GZIP:
         return read_gzip(packed)
     if codec == _SNAPPY:
@@ -369,33 +377,33 @@ class DecompressionBudget:
 
         Waits until other threads release enough memory. The calling thread must not hold any.
         """
-        rooms = [room for room in _FIRST_ROOMS if room < self.max_bytes]
-        for room in rooms:
+        limits = [limit for limit in _RESERVATIONS if limit < self.max_bytes]
+        for limit in limits:
             try:
-                return self._decompress(codec, data, magic, room)
+                return self._decompress(codec, data, magic, limit)
             except TooLargeError:
                 continue
         return self._decompress(codec, data, magic, self.max_bytes)
 
     def _decompress(
-        self, codec: int, data: bytes | Bytes, magic: int, room: int
+        self, codec: int, data: bytes | Bytes, magic: int, limit: int
     ) -> DecompressedRecords:
-        self._acquire(room)
-        used = 0
+        self._acquire(limit)
+        used_bytes = 0
         try:
             records: bytes | bytearray | None = None
-            if room <= _SCRATCH_BYTES and magic >= MAGIC_RECORD_BATCH:
+            if limit <= _SCRATCH_BYTES and magic >= MAGIC_RECORD_BATCH:
                 try:
-                    records = _thread_scratch().decompress(codec, data, room)
+                    records = _thread_scratch().decompress(codec, data, limit)
                 except TooLargeError:
                     # The last attempt distinguishes corruption from lack of memory.
-                    if room < self.max_bytes:
+                    if limit < self.max_bytes:
                         raise
             if records is None:
-                records = decompress(codec, data, magic=magic, max_bytes=room)
-            used = len(records)
+                records = decompress(codec, data, magic=magic, max_bytes=limit)
+            used_bytes = len(records)
         finally:
-            self.release(room - used)
+            self.release(limit - used_bytes)
         return DecompressedRecords(np.frombuffer(records, np.uint8), self)
 
     @contextlib.contextmanager
@@ -440,10 +448,10 @@ class _Scratch:
         self._address = np.uint64(self._memory.ctypes.data)
         self._contexts = new_contexts(self)
 
-    def decompress(self, codec: int, data: bytes | Bytes, room: int) -> bytes | None:
+    def decompress(self, codec: int, data: bytes | Bytes, limit: int) -> bytes | None:
         """Decompress a v2 batch in a format supported by compiled loops; None for any other.
 
-        Raises `TooLargeError` if the output exceeds `room`.
+        Raises `TooLargeError` if the output exceeds `limit`.
         """
         packed = np.frombuffer(data, np.uint8)
         start = packed.ctypes.data
@@ -452,11 +460,11 @@ class _Scratch:
             np.uint64(start),
             np.uint64(start + len(packed)),
             self._address,
-            room,
+            limit,
             self._contexts,
         )
         if size == UNPACK_NO_ROOM:
-            raise TooLargeError.of_records(room)
+            raise TooLargeError.of_records(limit)
         return None if size < 0 else self._memory[:size].tobytes()
 
 

@@ -29,7 +29,7 @@ from kafka_index.core.errors import (
     ConfigError,
     InputError,
     argument_text,
-    refuse_fields_of_other_types,
+    check_field_types,
     refuse_other_types,
 )
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, INT64_MIN
@@ -117,27 +117,27 @@ def encode_record(record: Record, timestamp_delta: int, offset_delta: int) -> by
     body = b"".join(
         (
             b"\0",
-            _varint(timestamp_delta),
-            _varint(offset_delta),
-            _NULL_FIELD if key is None else _varint(len(key)) + key,
-            _NULL_FIELD if value is None else _varint(len(value)) + value,
-            _varint(len(headers)),
-            *(_header(name, content) for name, content in headers),
+            _encode_varint(timestamp_delta),
+            _encode_varint(offset_delta),
+            _NULL_FIELD if key is None else _encode_varint(len(key)) + key,
+            _NULL_FIELD if value is None else _encode_varint(len(value)) + value,
+            _encode_varint(len(headers)),
+            *(_encode_header(name, content) for name, content in headers),
         )
     )
-    return _varint(len(body)) + body
+    return _encode_varint(len(body)) + body
 
 
-def _header(name: str, content: bytes | None) -> bytes:
+def _encode_header(name: str, content: bytes | None) -> bytes:
     key = name.encode()
     return (
-        _varint(len(key))
+        _encode_varint(len(key))
         + key
-        + (_NULL_FIELD if content is None else _varint(len(content)) + content)
+        + (_NULL_FIELD if content is None else _encode_varint(len(content)) + content)
     )
 
 
-def _varint(value: int) -> bytes:
+def _encode_varint(value: int) -> bytes:
     """Encode a zigzag varint; overflows of int64 wrap around as in Java."""
     if -_SMALL <= value < _SMALL:
         return _SMALL_VARINTS[(value << 1) ^ (value >> 63)]
@@ -146,7 +146,7 @@ def _varint(value: int) -> bytes:
     return unsigned_varint((value << 1) ^ (value >> 63))
 
 
-def codec_of_name(name: str) -> int:
+def parse_compression_type(name: str) -> int:
     """Return the codec bits of a ``compression.type``.
 
     Raises `ConfigError` for an unknown name.
@@ -167,28 +167,30 @@ def compress(codec: int, data: bytes) -> bytes:
     if codec == _SNAPPY:
         return _XERIAL_HEADER + b"".join(
             _LENGTH.pack(len(chunk)) + chunk
-            for chunk in (_packed("snappy", piece) for piece in _pieces(data, _SNAPPY_CHUNK_BYTES))
+            for chunk in (
+                _compress_raw("snappy", block) for block in _split_blocks(data, _SNAPPY_CHUNK_BYTES)
+            )
         )
     if codec == _LZ4:
-        blocks = (_lz4_block(piece) for piece in _pieces(data, _LZ4_BLOCK_BYTES))
+        blocks = (_lz4_block(block) for block in _split_blocks(data, _LZ4_BLOCK_BYTES))
         return _LZ4_HEADER + b"".join(blocks) + bytes(_LZ4_LENGTH.size)
     if codec == _ZSTD:
-        return _packed("zstd", data)
+        return _compress_raw("zstd", data)
     raise ConfigError("unknown codec", expected=f"0..{_ZSTD}", found=codec)
 
 
-def _pieces(data: bytes, size: int) -> list[bytes]:
+def _split_blocks(data: bytes, size: int) -> list[bytes]:
     return [data[start : start + size] for start in range(0, len(data), size)]
 
 
-def _lz4_block(piece: bytes) -> bytes:
-    packed = _packed("lz4_raw", piece)
-    if len(packed) < len(piece):
-        return _LZ4_LENGTH.pack(len(packed)) + packed
-    return _LZ4_LENGTH.pack(len(piece) | _LZ4_STORED) + piece
+def _lz4_block(block: bytes) -> bytes:
+    compressed = _compress_raw("lz4_raw", block)
+    if len(compressed) < len(block):
+        return _LZ4_LENGTH.pack(len(compressed)) + compressed
+    return _LZ4_LENGTH.pack(len(block) | _LZ4_STORED) + block
 
 
-def _packed(name: str, data: bytes) -> bytes:
+def _compress_raw(name: str, data: bytes) -> bytes:
     packed: bytes = pa.Codec(name).compress(data, asbytes=True)
     return packed
 
@@ -229,7 +231,7 @@ class BatchFields:
 
     def attributes(self) -> int:
         return (
-            codec_of_name(self.compression)
+            parse_compression_type(self.compression)
             | (TIMESTAMP_TYPE_MASK if self.log_append_time_ms is not None else 0)
             | (TRANSACTIONAL_MASK if self.is_transactional else 0)
             | (CONTROL_MASK if self.is_control else 0)
@@ -243,17 +245,17 @@ class BatchFields:
         sequence.
         """
         if self.is_transactional and self.producer_id == NO_PRODUCER_ID:
-            raise InputError("a transactional batch needs a producer id")
+            raise InputError("a transactional batch needs a producer ID")
         if self.producer_id != NO_PRODUCER_ID:
             if self.producer_epoch == NO_PRODUCER_EPOCH:
                 raise InputError(
-                    "a batch with a producer id needs a producer epoch",
+                    "a batch with a producer ID needs a producer epoch",
                     expected="0 or more",
                     found=self.producer_epoch,
                 )
             if self.base_sequence < 0 and not self.is_control:
                 raise InputError(
-                    "a batch with a producer id needs a base sequence",
+                    "a batch with a producer ID needs a base sequence",
                     expected="0 or more",
                     found=self.base_sequence,
                 )
@@ -287,31 +289,31 @@ def write_record_batch(
         There is no record, or Kafka's builder would reject a record or a field.
     """
     refuse_other_types(base_offset=(base_offset, Integral), fields=(fields, BatchFields))
-    refuse_fields_of_other_types(fields)
+    check_field_types(fields)
     try:
-        return _written(records, base_offset, fields)
+        return _write_batch(records, base_offset, fields)
     except (TypeError, AttributeError, struct.error) as error:
         raise InputError(
-            f"records are not of their types: {error}",
+            f"records have the wrong type: {error}",
             expected="an iterable of Record, with bytes and integers",
             found=argument_text(records),
         ) from error
 
 
-def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -> bytes:
+def _write_batch(records: Iterable[Record], base_offset: int, fields: BatchFields) -> bytes:
     fields.check()
     horizon = fields.delete_horizon_ms
     base_timestamp = horizon
     max_timestamp = NO_TIMESTAMP
     last_delta = -1
     count = 0
-    pieces: list[bytes] = []
+    encoded_records: list[bytes] = []
     for record in records:
         timestamp = record.timestamp_ms
         delta = last_delta + 1 if record.offset_delta is None else record.offset_delta
         if not last_delta < delta <= INT32_MAX:
             raise InputError(
-                f"the offset delta of record {count + 1} does not grow",
+                f"the offset delta of record {count + 1} does not increase",
                 expected=f"{last_delta + 1}..{INT32_MAX}",
                 found=delta,
             )
@@ -324,16 +326,16 @@ def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -
         if base_timestamp is None:
             base_timestamp = timestamp
         max_timestamp = max(max_timestamp, timestamp)
-        pieces.append(encode_record(record, timestamp - base_timestamp, delta))
+        encoded_records.append(encode_record(record, timestamp - base_timestamp, delta))
         last_delta = delta
         count += 1
     if base_timestamp is None or not count:
         raise InputError(
-            "a batch needs a record, and records has none",
-            hint="write_empty_batch makes one without",
+            "records is empty, but a batch needs a record",
+            hint="use write_empty_batch for a batch without records",
         )
     attributes = fields.attributes()
-    return _with_header(
+    return _write_header(
         fields,
         base_offset,
         _last_delta(fields, last_delta),
@@ -341,7 +343,7 @@ def _written(records: Iterable[Record], base_offset: int, fields: BatchFields) -
         base_timestamp,
         max_timestamp if fields.log_append_time_ms is None else fields.log_append_time_ms,
         count,
-        compress(attributes & COMPRESSION_MASK, b"".join(pieces)),
+        compress(attributes & COMPRESSION_MASK, b"".join(encoded_records)),
     )
 
 
@@ -355,25 +357,25 @@ def write_empty_batch(
     """
     attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     delta = last_offset - base_offset
-    return _with_header(
+    return _write_header(
         fields, base_offset, delta, attributes, NO_TIMESTAMP, max_timestamp_ms, 0, b""
     )
 
 
 def _last_delta(fields: BatchFields, delta_of_records: int) -> int:
-    wider = fields.last_offset_delta
-    if wider is None:
+    last_offset_delta = fields.last_offset_delta
+    if last_offset_delta is None:
         return delta_of_records
-    if not delta_of_records <= wider <= INT32_MAX:
+    if not delta_of_records <= last_offset_delta <= INT32_MAX:
         raise InputError(
             "the last offset delta is out of range",
             expected=f"{delta_of_records}..{INT32_MAX}",
-            found=wider,
+            found=last_offset_delta,
         )
-    return wider
+    return last_offset_delta
 
 
-def _with_header(
+def _write_header(
     fields: BatchFields,
     base_offset: int,
     last_delta: int,
@@ -408,7 +410,7 @@ def _with_header(
             count,
         )
     except struct.error as error:
-        raise InputError(f"a field of the batch does not fit its place: {error}") from error
+        raise InputError(f"a header field of the batch is out of range: {error}") from error
     batch[RECORD_BATCH_OVERHEAD_BYTES:] = payload
     _, checksum = batch_checksums(np.frombuffer(batch, np.uint8), 0, size)
     _CRC.pack_into(batch, _CRC_POSITION, int(checksum))
@@ -465,13 +467,19 @@ def write_leader_change(
     # Slow to import: it parses all of Kafka's message schemas.
     from kafka_index.core.format.messages import KRAFT_CONTROL  # noqa: PLC0415
 
-    (schema,) = (each for each in KRAFT_CONTROL if each.name == "LeaderChangeMessage")
+    (schema,) = (
+        message_schema
+        for message_schema in KRAFT_CONTROL
+        if message_schema.name == "LeaderChangeMessage"
+    )
     value = schema.encode(
         {
             "version": _LEADER_CHANGE_VERSION,
             "leaderId": leader_id,
-            "voters": [Struct(voterId=each) for each in voters],
-            "grantingVoters": [Struct(voterId=each) for each in granting_voters],
+            "voters": [Struct(voterId=message_schema) for message_schema in voters],
+            "grantingVoters": [
+                Struct(voterId=message_schema) for message_schema in granting_voters
+            ],
         },
         _LEADER_CHANGE_VERSION,
     )
@@ -486,7 +494,7 @@ _NULL = -1
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNK_BATCHES = 4096
 #: Number of batches that a thread compresses per task.
-_COMPRESSED_TOGETHER = 16
+_BATCHES_PER_TASK = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,7 +555,7 @@ class RecordRows:
             pairs = headers.flatten()
             names, contents = (child.cast(pa.binary()) for child in pairs.flatten())
             if names.null_count:
-                raise InputError("a header without a name", expected="a string")
+                raise InputError("a header has no name", expected="a string")
             fields = np.empty((HEADER_ROWS, len(pairs)), np.int64)
             fields[0], fields[1] = _addresses(names)
             fields[2], fields[3] = _addresses(contents)
@@ -611,11 +619,11 @@ class BatchEncoder:
         compressors: Executor | None = None,
     ) -> None:
         self._compressors = compressors
-        self._codec = codec_of_name(compression)
+        self._codec = parse_compression_type(compression)
         self._batch_bytes = batch_bytes
         self._leader_epoch = leader_epoch
         self._data: Bytes = np.empty(_CHUNK_BYTES, np.uint8)
-        self._packed = np.empty(_CHUNK_BATCHES, PACKED)
+        self._compress_raw = np.empty(_CHUNK_BATCHES, PACKED)
 
     def encode(
         self, rows: RecordRows, groups: Longs, *, uses_append_time: Longs, keeps_last: bool
@@ -630,34 +638,41 @@ class BatchEncoder:
         """
         row = 0
         while row < len(rows):
-            following, count, needed = map(
+            next_row, count, required_bytes = map(
                 int,
                 pack_batches(
-                    *rows.columns, groups, row, self._batch_bytes, -1, 0, self._data, self._packed
+                    *rows.columns,
+                    groups,
+                    row,
+                    self._batch_bytes,
+                    -1,
+                    0,
+                    self._data,
+                    self._compress_raw,
                 ),
             )
-            is_end = following == len(rows)
-            if not count and needed:
-                self._data = _larger(self._data, needed)
+            is_end = next_row == len(rows)
+            if not count and required_bytes:
+                self._data = _grow_buffer(self._data, required_bytes)
                 continue
-            packed = self._packed[:count]
+            packed = self._compress_raw[:count]
             # Relative to the first offset, since sums with absolute offsets could overflow.
             relative = packed["base_offset"] - packed["base_offset"][0]
             relative += packed["last_offset_delta"]
-            within = int(np.searchsorted(relative, INT32_MAX, "right"))
-            if within < count:
+            fitting_batches = int(np.searchsorted(relative, INT32_MAX, "right"))
+            if fitting_batches < count:
                 # Batches that are returned together fit into one segment.
-                count, is_end = within, False
-                following = int(packed["first_row"][within])
+                count, is_end = fitting_batches, False
+                next_row = int(packed["first_row"][fitting_batches])
             if is_end and keeps_last:
                 count -= 1
-                following = int(packed["first_row"][count])
+                next_row = int(packed["first_row"][count])
             if count:
                 data = self._seal(packed[:count], uses_append_time)
-                yield EncodedBatches(data, count, following - row)
+                yield EncodedBatches(data, count, next_row - row)
             if is_end:
                 return
-            row = following
+            row = next_row
 
     def _seal(self, packed: Records, uses_append_time: Longs) -> Bytes:
         append = uses_append_time[packed["first_row"]] != 0
@@ -676,7 +691,7 @@ class BatchEncoder:
         """Compress the records of batches; update the positions of the batches."""
         starts = packed["position"] + RECORD_BATCH_OVERHEAD_BYTES
         ends = packed["position"] + packed["size_bytes"]
-        cuts = range(_COMPRESSED_TOGETHER, len(starts), _COMPRESSED_TOGETHER)
+        cuts = range(_BATCHES_PER_TASK, len(starts), _BATCHES_PER_TASK)
         together = np.split(starts, cuts), np.split(ends, cuts)
         apply = map if self._compressors is None else self._compressors.map
         compressed: Iterable[list[bytes]] = apply(self._compress, *together)
@@ -706,14 +721,14 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     data: Bytes = np.empty(_CHUNK_BYTES // 16, np.uint8)
     groups = np.zeros(len(rows), np.int64)
     while True:
-        _, count, needed = pack_batches(
+        _, count, required_bytes = pack_batches(
             *rows.columns, groups, 0, INT64_MAX, base_offset, base_timestamp, data, packed
         )
         if count:
             break
-        data = _larger(data, int(needed))
+        data = _grow_buffer(data, int(required_bytes))
     batch = packed[0]
-    codec = codec_of_name(fields.compression)
+    codec = parse_compression_type(fields.compression)
     if codec:
         records = compress(codec, data[RECORD_BATCH_OVERHEAD_BYTES : batch.size_bytes].tobytes())
         batch.size_bytes = RECORD_BATCH_OVERHEAD_BYTES + len(records)
@@ -732,8 +747,10 @@ def encode_batch(rows: RecordRows, base_offset: int, fields: BatchFields) -> byt
     return data[: batch.size_bytes].tobytes()
 
 
-def _larger(data: Bytes, needed: int) -> Bytes:
-    if needed > INT32_MAX:
-        raise InputError("a batch is too large", expected=f"{INT32_MAX} or less", found=needed)
+def _grow_buffer(data: Bytes, required_bytes: int) -> Bytes:
+    if required_bytes > INT32_MAX:
+        raise InputError(
+            "a batch is too large", expected=f"{INT32_MAX} or less", found=required_bytes
+        )
     # Doubled, because a batch is started again for each record that does not fit.
-    return np.empty(max(needed, 2 * len(data)), np.uint8)
+    return np.empty(max(required_bytes, 2 * len(data)), np.uint8)

@@ -117,8 +117,8 @@ class RecordChunk:
         )
 
     def of_batches(self, values: NDArray[_Value]) -> NDArray[_Value]:
-        own = values[self.first_batch : self.first_batch + len(self.batch_ends)]
-        return np.repeat(own, np.diff(self.batch_ends, prepend=0))
+        chunk_values = values[self.first_batch : self.first_batch + len(self.batch_ends)]
+        return np.repeat(chunk_values, np.diff(self.batch_ends, prepend=0))
 
     @property
     def has_headers(self) -> bool:
@@ -131,15 +131,15 @@ class RecordChunk:
 
     def header_columns(self) -> tuple[pa.Array, pa.Array]:
         """Return the names and values of all headers, as bytes, in record order."""
-        found = np.empty((HEADER_ROWS, int(self.header_places[PLACE_COUNT].sum())), np.int64)
-        find_headers(np.ascontiguousarray(self.header_places), found)
+        headers = np.empty((HEADER_ROWS, int(self.header_places[PLACE_COUNT].sum())), np.int64)
+        find_headers(np.ascontiguousarray(self.header_places), headers)
         return (
-            _copied(found[HEADER_KEY], found[HEADER_KEY + 1], self.readable_end),
-            _copied(found[HEADER_VALUE], found[HEADER_VALUE + 1], self.readable_end),
+            _copy_ranges(headers[HEADER_KEY], headers[HEADER_KEY + 1], self.readable_end),
+            _copy_ranges(headers[HEADER_VALUE], headers[HEADER_VALUE + 1], self.readable_end),
         )
 
 
-def _copied(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
+def _copy_ranges(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
     """Copy memory ranges to an Arrow array."""
     total = int(np.maximum(sizes, 0).sum())
     ends = np.empty(len(sizes) + 1, np.int32)
@@ -168,9 +168,9 @@ class ChunkMemory:
         self, parts: RecordParts, rows: int, key_bytes: int, value_bytes: int, places: Longs
     ) -> None:
         self._places = places
-        self._long_bytes = _aligned(_LONG_BYTES * rows)
-        self._end_bytes = _aligned(_INT32_BYTES * (rows + 1))
-        self._row_bytes = _aligned(rows)
+        self._long_bytes = _align(_LONG_BYTES * rows)
+        self._end_bytes = _align(_INT32_BYTES * (rows + 1))
+        self._row_bytes = _align(rows)
         self._numbers = pa.allocate_buffer(
             2 * (self._long_bytes + self._end_bytes + self._row_bytes)
         )
@@ -254,7 +254,7 @@ class ChunkMemory:
         return _binary_array(ends, data, self._total(number, rows), present, nulls)
 
 
-def _aligned(size_bytes: int) -> int:
+def _align(size_bytes: int) -> int:
     return -(-size_bytes // _ALIGNMENT) * _ALIGNMENT
 
 
@@ -295,10 +295,10 @@ class Arena:
         Raises `TooLargeError` if the data does not fit.
         """
         records = decompress(codec, data, magic=magic, max_bytes=self.size_bytes - self.used_bytes)
-        own = self.memory[self.used_bytes : self.used_bytes + len(records)]
-        own[:] = np.frombuffer(records, np.uint8)
+        output = self.memory[self.used_bytes : self.used_bytes + len(records)]
+        output[:] = np.frombuffer(records, np.uint8)
         self.used_bytes += len(records)
-        return DecompressedRecords(own)
+        return DecompressedRecords(output)
 
 
 class DecodeMemory:
@@ -427,7 +427,9 @@ class BatchWalk(Generic[_Result]):
             code = self._decode()
             if code == DECODE_NEEDS_RECORDS:
                 try:
-                    self._hand_in(open_records(self._batch(), arena, verify_crc=self._verify_crc))
+                    self._set_section(
+                        open_records(self._batch(), arena, verify_crc=self._verify_crc)
+                    )
                     continue
                 except TooLargeError:
                     self.meets_large_batch = not arena.used_bytes
@@ -458,7 +460,7 @@ class BatchWalk(Generic[_Result]):
         try:
             with open_records(large.data, budget, verify_crc=self._verify_crc) as records:
                 section = records.section
-                self._hand_in(records)
+                self._set_section(records)
                 large.resume(self._state)
                 part_end = large.part_end(self._state, section)
                 code = DECODE_FULL
@@ -512,7 +514,7 @@ class BatchWalk(Generic[_Result]):
         start = int(self._positions[number])
         return self._window[start : start + int(self._sizes[number])]
 
-    def _hand_in(self, records: BatchRecords) -> None:
+    def _set_section(self, records: BatchRecords) -> None:
         self._fault = records.fault
         hand_in_section(self._state, records.section)
         if records.section.is_message_set:
@@ -539,7 +541,7 @@ class BatchWalk(Generic[_Result]):
         if code == TOO_MANY_HEADERS:
             return TooLargeError("a record has too many headers", expected=f"{MAX_HEADERS} or less")
         if code == CUT_FIELD:
-            return CorruptLogError("a message ends before its key or its value does")
+            return CorruptLogError("a message ends inside the key or the value")
         return CorruptLogError(record_fault(count - int(self._state.left), count, code))
 
     def _finish_chunk(self, readable_end: np.uint64, *, is_full: bool = False) -> None:
@@ -647,13 +649,13 @@ def has_null_key(entry: Bytes, budget: DecompressionBudget) -> bool:
 
     Raises `CorruptLogError` if a record cannot be read.
     """
-    found = False
-    for result in decode_entry(entry, budget, _misses_key, RecordParts.KEYS):
+    has_null = False
+    for result in decode_entry(entry, budget, _has_null_key, RecordParts.KEYS):
         if isinstance(result, BatchDamage):
             raise result.error
-        found |= result
-    return found
+        has_null |= result
+    return has_null
 
 
-def _misses_key(chunk: RecordChunk) -> bool:
+def _has_null_key(chunk: RecordChunk) -> bool:
     return chunk.keys is not None and chunk.keys.null_count > 0

@@ -58,11 +58,11 @@ _V0_KEY = field_position(MESSAGE_V0_HEADER, "key_length")
 _V1_KEY = field_position(MESSAGE_V1_HEADER, "key_length")
 _NO_BYTES: Bytes = np.frombuffer(b"", np.uint8)
 
-_FAULTS = {
-    RECORD_SIZE_CUT: "its size cannot be read",
-    RECORD_SIZE_TOO_LONG: "its size cannot be read",
-    RECORD_CUT: "it is larger than the rest of the batch",
-    RECORD_BROKEN: "its fields do not fill its size",
+_ERROR_REASONS = {
+    RECORD_SIZE_CUT: "the size of the record is malformed",
+    RECORD_SIZE_TOO_LONG: "the size of the record is malformed",
+    RECORD_CUT: "the record is larger than the rest of the batch",
+    RECORD_BROKEN: "the fields of the record do not match the size of the record",
     RECORDS_REMAINING: "bytes follow the last record",
 }
 
@@ -123,7 +123,9 @@ def open_records(
     the whole budget.
     """
     if len(batch) < _MIN_ENTRY_BYTES:
-        raise CorruptLogError("the entry is shorter than any", found=f"{len(batch)} bytes")
+        raise CorruptLogError(
+            "the log entry is shorter than the minimum", found=f"{len(batch)} bytes"
+        )
     if _magic(batch) >= MAGIC_RECORD_BATCH:
         return _open_batch(batch, decompressor)
     return _open_message(batch, decompressor, verify_crc=verify_crc)
@@ -148,10 +150,10 @@ def _magic(batch: Bytes) -> int:
 
 def record_fault(decoded: int, count: int, code: int) -> str:
     """Return why the record after the first `decoded` records of a batch cannot be read."""
-    return f"record {decoded + 1} of {count} cannot be read: {_FAULTS[code]}"
+    return f"record {decoded + 1} of {count} cannot be read: {_ERROR_REASONS[code]}"
 
 
-def _span(data: Bytes) -> tuple[np.uint64, np.uint64]:
+def _address_range(data: Bytes) -> tuple[np.uint64, np.uint64]:
     start = data.ctypes.data
     return np.uint64(start), np.uint64(start + len(data))
 
@@ -170,7 +172,7 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     if decompressed is not None:
         data = decompressed.data
     section = RecordSection(
-        *_span(data),
+        *_address_range(data),
         count,
         int(header["base_offset"]),
         int(header["base_timestamp_ms"]),
@@ -198,7 +200,7 @@ def _open_message(batch: Bytes, decompressor: Decompressor, *, verify_crc: bool)
     if codec >= len(COMPRESSION_NAMES):
         raise CorruptLogError("unknown codec", expected="0..4", found=codec)
     if codec == 0:
-        return BatchRecords(RecordSection(*_span(batch), 1, 0, 0, 0, 0, 1), batch)
+        return BatchRecords(RecordSection(*_address_range(batch), 1, 0, 0, 0, 0, 1), batch)
     if magic < 0 or codec == _ZSTD:
         raise CorruptLogError(f"a message of magic {magic} cannot be compressed with codec {codec}")
     packed = _message_value(batch, _V0_KEY if magic == 0 else _V1_KEY)
@@ -218,12 +220,12 @@ def _message_value(data: Bytes, key_position: int) -> Bytes:
         value_position = key_position + _INT32.size + max(key_bytes, 0)
         (value_bytes,) = _INT32.unpack_from(data.data, value_position)
     except struct.error as error:
-        raise CorruptLogError("the message ends before its value") from error
+        raise CorruptLogError("the message ends before the value") from error
     start = value_position + _INT32.size
     if value_bytes < 0:
-        raise CorruptLogError("a compressed message without a value")
+        raise CorruptLogError("a compressed message has no value")
     if value_bytes > len(data) - start:
-        raise CorruptLogError("the message ends before its value does")
+        raise CorruptLogError("the message ends inside the value")
     return data[start : start + value_bytes]
 
 
@@ -237,17 +239,21 @@ def _inner_messages(
     verify_crc: bool,
 ) -> BatchRecords:
     """Open the messages in a compressed message (``DeepRecordsIterator``)."""
-    start, end = _span(decompressed.data)
+    start, end = _address_range(decompressed.data)
     count, plain, last_offset, code, address = measure_messages(start, end, verify_crc)
     if code == MESSAGES_BAD_LENGTH:
         (length,) = _INT32.unpack_from(decompressed.data.data, int(address) - int(start) + 8)
-        raise CorruptLogError("a message in a compressed one has a wrong length", found=length)
+        raise CorruptLogError(
+            "a message inside a compressed message has a wrong length", found=length
+        )
     if not count:
         raise CorruptLogError("a compressed message contains no inner message")
     base_offset = 0
     if magic == 1:
         if offset != 0 and offset < last_offset:
-            raise CorruptLogError("a compressed message has a lower offset than one in it")
+            raise CorruptLogError(
+                "the offset of a compressed message is below the offset of an inner message"
+            )
         # Inner offsets are relative, and the wrapper has the offset of the last one. Some
         # librdkafka versions left the wrapper's offset at 0; then inner offsets are absolute. An
         # array, so that the difference overflows as in Java.
@@ -265,6 +271,6 @@ def _inner_messages(
     )
     fault = None
     if plain < count:
-        what = "is compressed too" if code == MESSAGES_NESTED else "has a wrong checksum"
-        fault = f"message {plain + 1} of {count} in a compressed one {what}"
+        reason = "is compressed, too" if code == MESSAGES_NESTED else "has a wrong checksum"
+        fault = f"message {plain + 1} of {count} in a compressed message {reason}"
     return BatchRecords(section, decompressed.data, decompressed, fault)

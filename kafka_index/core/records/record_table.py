@@ -115,45 +115,45 @@ class RecordTable:
             case "partition":
                 return self._constant(name, self._partition, len(chunk))
             case "timestampType":
-                return self._of_batches(name, chunk, timestamp_types(source))
+                return self._batch_column(name, chunk, timestamp_types(source))
             case "leader_epoch":
-                return self._of_batches(name, chunk, batches.leader_epoch)
+                return self._batch_column(name, chunk, batches.leader_epoch)
             case "producer_id":
-                return self._of_batches(name, chunk, batches.producer_id)
+                return self._batch_column(name, chunk, batches.producer_id)
             case "position_bytes":
-                return self._of_batches(name, chunk, batches.position_bytes)
+                return self._batch_column(name, chunk, batches.position_bytes)
             case "batch_base_offset":
-                return self._of_batches(name, chunk, _base_offsets(chunk, batches))
+                return self._batch_column(name, chunk, _base_offsets(chunk, batches))
             case "is_control":
-                return self._of_batches(name, chunk, batches.is_control)
+                return self._batch_column(name, chunk, batches.is_control)
             case "is_aborted":
                 none = np.zeros(batches.rows, np.bool_)
                 aborted = none if source.is_aborted is None else source.is_aborted
-                return self._of_batches(name, chunk, aborted)
+                return self._batch_column(name, chunk, aborted)
             case "producer_epoch":
                 epochs = source.read_headers()[HEADER_PRODUCER_EPOCH]
-                return self._of_batches(name, chunk, epochs)
+                return self._batch_column(name, chunk, epochs)
         return pa.array(_sequences(chunk, source)).cast(pa.int32())
 
-    def _of_batches(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
+    def _batch_column(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
         """Map values per batch to a column."""
-        own = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
-        if (own == own[0]).all():
-            return self._constant(name, own[0].item(), len(chunk))
-        kind = self.schema.field(name).type
-        return pa.array(chunk.of_batches(values).astype(kind.to_pandas_dtype()), kind)
+        chunk_values = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
+        if (chunk_values == chunk_values[0]).all():
+            return self._constant(name, chunk_values[0].item(), len(chunk))
+        column_type = self.schema.field(name).type
+        return pa.array(chunk.of_batches(values).astype(column_type.to_pandas_dtype()), column_type)
 
     def _constant(self, name: str, value: object, count: int) -> pa.Array:
         """Return a column of one value, usually a slice of a cached column."""
-        whole = self._constants.get((name, value))
-        if whole is None or len(whole) < count:
-            kind = self.schema.field(name).type
-            whole = pa.repeat(pa.scalar(value, kind), count + count // 4)
+        cached_column = self._constants.get((name, value))
+        if cached_column is None or len(cached_column) < count:
+            column_type = self.schema.field(name).type
+            cached_column = pa.repeat(pa.scalar(value, column_type), count + count // 4)
             # The column has few different values in long runs.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
-            self._constants[name, value] = whole
-        return whole[:count]
+            self._constants[name, value] = cached_column
+        return cached_column[:count]
 
 
 def record_schema(columns: Collection[str]) -> pa.Schema:
@@ -163,11 +163,9 @@ def record_schema(columns: Collection[str]) -> pa.Schema:
     """
     for name in columns:
         if name not in RECORD_SCHEMA.names:
-            raise InputError(
-                "there is no such column", expected=", ".join(RECORD_SCHEMA.names), found=name
-            )
+            raise InputError(f"unknown column {name}", expected=", ".join(RECORD_SCHEMA.names))
     if len(set(columns)) < len(columns):
-        raise InputError("a column occurs twice", found=", ".join(columns))
+        raise InputError("a column is repeated", found=", ".join(columns))
     return pa.schema([RECORD_SCHEMA.field(name) for name in columns])
 
 
@@ -196,9 +194,9 @@ def _sequences(chunk: RecordChunk, source: WindowBatches) -> Longs:
     numbered = base >= 0
     if numbered.any():
         deltas = chunk.offsets - chunk.of_batches(source.batches.base_offset)
-        found = sequences[numbered]
-        fill_last_sequences(base[numbered], deltas[numbered], found)
-        sequences[numbered] = found
+        numbered_sequences = sequences[numbered]
+        fill_last_sequences(base[numbered], deltas[numbered], numbered_sequences)
+        sequences[numbered] = numbered_sequences
     return sequences
 
 
@@ -210,7 +208,9 @@ def _headers(chunk: RecordChunk) -> pa.Array:
     """Return the headers of each record; null for none."""
     counts = chunk.header_counts()
     names, values = chunk.header_columns()
-    pairs = pa.StructArray.from_arrays([_text(names), values], fields=list(_HEADERS.value_type))
+    pairs = pa.StructArray.from_arrays(
+        [_decode_names(names), values], fields=list(_HEADERS.value_type)
+    )
     ends = np.zeros(len(chunk) + 1, np.int32)
     np.cumsum(counts, out=ends[1:])
     present = pa.py_buffer(np.packbits(counts > 0, bitorder="little"))
@@ -219,7 +219,7 @@ def _headers(chunk: RecordChunk) -> pa.Array:
     )
 
 
-def _text(names: pa.Array) -> pa.Array:
+def _decode_names(names: pa.Array) -> pa.Array:
     """Decode names; invalid UTF-8 is replaced, as in Kafka's ``RecordHeader.key``."""
     try:
         return names.cast(pa.string())

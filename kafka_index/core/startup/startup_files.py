@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from kafka_index.core.errors import DirectoryFailsError, OfflineAtOnceError, StartRefusedError
-from kafka_index.core.format.checkpoints import EPOCH_FIELDS, checkpoint_fault, java_lines
+from kafka_index.core.format.checkpoints import EPOCH_FIELDS, find_checkpoint_defect, java_lines
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX, parse_java_integer
 from kafka_index.core.format.names import (
     CLEANED_SUFFIX,
@@ -188,7 +188,7 @@ def _check_epochs(directory: str) -> None:
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     lines = java_lines(read_text(path) or "")
-    fault = checkpoint_fault(lines, EPOCH_FIELDS)
+    fault = find_checkpoint_defect(lines, EPOCH_FIELDS)
     if fault is None:
         return
     error_class = OfflineAtOnceError if fault.is_input_output else StartRefusedError

@@ -334,7 +334,7 @@ def test_empty_time_range_of_an_export_reports_the_existing_times(
     log = b"".join(batch_of(at, [(may + at, None, b"v")]) for at in (0, 5))
     write_partition(tmp_path / "dump", {0: log})
     text = export(0, "--input", tmp_path / "dump", "--output", tmp_path / "out", *given)
-    assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z" in text
+    assert f"is {place}: the first record is from 2024-05-01T00:00:00.000Z" in text
 
 
 def test_partition_marked_for_deletion_is_skipped_and_reported(tmp_path: Path) -> None:

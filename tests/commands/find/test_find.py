@@ -308,7 +308,7 @@ def test_empty_time_range_of_a_search_reports_the_existing_times(
     write_partition(tmp_path / "dump", {0: log})
     code, said, _ = outcome(tmp_path, "--key", "k", *given)
     assert code == 0
-    assert f"is {place}: its first record is from 2024-05-01T00:00:00.000Z, its latest" in said
+    assert f"is {place}: the first record is from 2024-05-01T00:00:00.000Z, the latest" in said
     assert "from 2024-05-01T00:00:00.005Z" in said
 
 
@@ -324,8 +324,8 @@ def test_find_prints_decoded_records_of_internal_topics() -> None:
         ((), "a condition is required"),
         (("--key", "a", "--key-regex", "b"), "exclude each other"),
         (("--key-regex", "("), "not valid in RE2 syntax"),
-        (("--key", "hex:0"), "malformed bytes"),
-        (("--key", "base64:?"), "malformed bytes"),
+        (("--key", "hex:0"), "the bytes are malformed"),
+        (("--key", "base64:?"), "the bytes are malformed"),
         (("--key", "k", "--from", "soon"), "neither milliseconds nor a time"),
     ],
 )

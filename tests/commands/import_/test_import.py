@@ -153,7 +153,10 @@ def test_unknown_import_setting_suggests_a_similar_name(
     ("options", "error"),
     [
         (("--append", "--overwrite"), "--append and --overwrite exclude each other"),
-        (("--property", "segment.bytes"), "--property is not NAME=VALUE (found segment.bytes)"),
+        (
+            ("--property", "segment.bytes"),
+            "--property is malformed (expected NAME=VALUE, found segment.bytes)",
+        ),
         (("--property", "linger.ms=1", "--property", "linger.ms=2"), "linger.ms is given twice"),
         (("--topic-id", "orders=short"), "--topic-id of orders is not a valid topic ID"),
         (("--layout-property", "offsets=packed"), "--layout-property requires --layout"),

@@ -210,7 +210,7 @@ def test_snappy_file_truncated_in_a_chunk_length_is_rejected(tmp_path: Path, cut
     path.write_bytes(packed[: len(first) + cut])
 
     assert [row["offset"] for row in whole] == [0, 1]
-    with pytest.raises(InputError, match=rf"{cut} bytes after the last chunk"):
+    with pytest.raises(InputError, match=rf"{cut} bytes follow the last chunk"):
         imported(path.parent, "aiven-s3", value_converter="bytes")
 
 

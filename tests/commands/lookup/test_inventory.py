@@ -100,7 +100,7 @@ def test_unreadable_leader_epochs_are_reported_and_the_run_continues(tmp_path: P
     assert inventory.partition_files(0).epochs == ()
     (skipped,) = inventory.skipped
     assert skipped.path == str(path)
-    assert skipped.detail.startswith("line 3 of a checkpoint is malformed")
+    assert skipped.detail.startswith("line 3 of the checkpoint is malformed")
 
 
 def test_partition_without_segments_has_no_files_in_the_inventory(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_truncated_message_is_rejected() -> None:
 
 
 def test_array_longer_than_its_message_is_rejected_before_allocation() -> None:
-    with pytest.raises(CorruptRecordError, match="more elements than bytes"):
+    with pytest.raises(CorruptRecordError, match="more elements than remaining bytes"):
         POINT.decode(b"\x00\x00" + b"\x00\x01" + b"\x7f\xff\xff\xff", 0)
 
 

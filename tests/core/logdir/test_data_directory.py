@@ -43,9 +43,9 @@ def test_each_checkpoint_is_read_only_when_it_is_requested(tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"0\n1\norders 0\n", "line 3 of a checkpoint is malformed"),
+        (b"0\n1\norders 0\n", "line 3 of the checkpoint is malformed"),
         (b"0\n2\norders 0 5\n", "number of entries"),
-        (b"1\n0\n", "line 1 of a checkpoint"),
+        (b"1\n0\n", "line 1 of the checkpoint"),
         (b"0\n1\n\xff 0 5\n", "not UTF-8"),
     ],
 )

@@ -58,8 +58,8 @@ def _unreadable(path: Path) -> None:
 STATES: dict[str, tuple[Callable[[Path], object], str]] = {
     "absent": (_replaced, ""),
     "empty": (lambda path: path.write_bytes(b""), ""),
-    "malformed": (lambda path: path.write_bytes(b"0\n1\nx\n"), "line 3 of a checkpoint"),
-    "no numbers": (lambda path: path.write_bytes(b"0\n1\nx y z\n"), "line 3 of a checkpoint"),
+    "malformed": (lambda path: path.write_bytes(b"0\n1\nx\n"), "line 3 of the checkpoint"),
+    "no numbers": (lambda path: path.write_bytes(b"0\n1\nx y z\n"), "line 3 of the checkpoint"),
     "not text": (lambda path: path.write_bytes(b"0\n1\n\xff 0 5\n"), "not UTF-8 text"),
     "a directory": (lambda path: _replaced(path).mkdir(), "is a directory"),
     "a broken link": (lambda path: _replaced(path).symlink_to("away"), "a broken link"),

@@ -316,7 +316,7 @@ def test_message_with_a_wrong_checksum_in_a_compressed_one_is_damage(
         row for row in map(json.loads, report.read_text().splitlines()) if row["kind"] == "log"
     ]
     assert (found["class"], found["harmful"], found["position_bytes"]) == ("corrupt", True, at)
-    assert "message 2 of 3 in a compressed one has a wrong checksum" in found["found"]
+    assert "message 2 of 3 in a compressed message has a wrong checksum" in found["found"]
     result = run_here(
         "rewrite", "--input", dump, "--output", tmp_path / "kept", "--drop-where", "key = 'x'"
     )

@@ -170,7 +170,7 @@ def test_read_of_offsets_and_timestamps_does_not_read_values(tmp_path: Path) -> 
     folder = partition_of(tmp_path, batch(0, 1), cut)
     columns = ("timestamp", "offset")
     assert [offset for _, offset in rows_of(read(folder, columns=columns), *columns)] == [0, 1]
-    with pytest.raises(CorruptLogError, match="ends before its key or its value"):
+    with pytest.raises(CorruptLogError, match="ends inside the key or the value"):
         read(folder, columns=("offset", "value"))
 
 

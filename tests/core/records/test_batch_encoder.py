@@ -164,7 +164,7 @@ def test_header_without_a_name_is_rejected() -> None:
     headers = pa.array([[{"key": None, "value": b"v"}]], kind)
     nothing = pa.array([None], pa.binary())
 
-    with pytest.raises(InputError, match="a header without a name"):
+    with pytest.raises(InputError, match="a header has no name"):
         RecordRows.of_arrays(np.array([0]), np.array([0]), nothing, nothing, headers)
 
 

@@ -141,8 +141,8 @@ def test_leader_change_names_leader_and_voters() -> None:
     [
         ([], BatchFields(), "needs a record"),
         ([Record(-2)], BatchFields(), r"timestamp of record 1 .*found -2"),
-        ([Record(1), Record(1, offset_delta=0)], BatchFields(), r"record 2 does not grow"),
-        ([Record(1)], BatchFields(is_transactional=True), "needs a producer id"),
+        ([Record(1), Record(1, offset_delta=0)], BatchFields(), r"record 2 does not increase"),
+        ([Record(1)], BatchFields(is_transactional=True), "needs a producer ID"),
         ([Record(1)], BatchFields(producer_id=1), "needs a producer epoch"),
         (
             [Record(1)],
@@ -150,7 +150,7 @@ def test_leader_change_names_leader_and_voters() -> None:
             r"needs a base sequence .*found -1",
         ),
         ([Record(1), Record(1)], BatchFields(last_offset_delta=0), r"expected 1\.\..*found 0"),
-        ([Record(1)], BatchFields(leader_epoch=2**31), "does not fit its place"),
+        ([Record(1)], BatchFields(leader_epoch=2**31), "is out of range"),
     ],
 )
 def test_batch_that_kafka_would_not_build_is_rejected(

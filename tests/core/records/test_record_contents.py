@@ -86,7 +86,7 @@ def test_compressed_message_can_contain_messages_of_another_magic() -> None:
 def test_truncated_message_is_an_error(magic: int, body: bytes) -> None:
     times = bytes(8) if magic else b""
     entry = message(7, magic, body=times + body)
-    with pytest.raises(CorruptLogError, match="ends before its key or its value"):
+    with pytest.raises(CorruptLogError, match="ends inside the key or the value"):
         read_contents(entry)
 
 

@@ -131,13 +131,23 @@ def test_unknown_codec_is_rejected(codec: int) -> None:
 BAD_SECTIONS = pytest.mark.parametrize(
     ("data", "count", "sound", "fault"),
     [
-        (b"", 1, 0, "record 1 of 1 cannot be read: its size cannot be read"),
-        (GOOD, 4, 3, "record 4 of 4 cannot be read: its size cannot be read"),
-        (GOOD, 2**31 - 1, 3, "record 4 of 2147483647 cannot be read: its size cannot be read"),
+        (b"", 1, 0, "record 1 of 1 cannot be read: the size of the record is malformed"),
+        (GOOD, 4, 3, "record 4 of 4 cannot be read: the size of the record is malformed"),
+        (
+            GOOD,
+            2**31 - 1,
+            3,
+            "record 4 of 2147483647 cannot be read: the size of the record is malformed",
+        ),
         (GOOD, 2, 1, "record 2 of 2 cannot be read: bytes follow the last record"),
         (GOOD + b"\0", 3, 2, "record 3 of 3 cannot be read: bytes follow the last record"),
-        (GOOD[:-1], 3, 2, "record 3 of 3 cannot be read: it is larger than the rest"),
-        (varint(3) + GOOD[1:], 3, 0, "record 1 of 3 cannot be read: its fields do not fill"),
+        (GOOD[:-1], 3, 2, "record 3 of 3 cannot be read: the record is larger than the rest"),
+        (
+            varint(3) + GOOD[1:],
+            3,
+            0,
+            "record 1 of 3 cannot be read: the fields of the record do not match",
+        ),
     ],
 )
 
@@ -245,7 +255,7 @@ def test_absolute_inner_offsets_are_unchanged() -> None:
 
 
 def test_wrapper_offset_below_the_last_inner_offset_is_rejected() -> None:
-    with pytest.raises(CorruptLogError, match="lower offset"):
+    with pytest.raises(CorruptLogError, match="is below the offset of an inner message"):
         read_records(wrapper(2, 1, *messages(1, 9, 3)))
 
 
@@ -275,7 +285,7 @@ def test_inner_messages_before_a_nested_compressed_message_are_read(magic: int, 
     inner[2] = message(2, magic, 0, b"v", attributes=bits)
     records = read_records(wrapper(3, magic, *inner))
     assert records.offsets == [0, 1]
-    assert records.fault == "message 3 of 4 in a compressed one is compressed too"
+    assert records.fault == "message 3 of 4 in a compressed message is compressed, too"
     assert read_first_offset(wrapper(3, magic, *inner)) == 0
 
 
@@ -328,7 +338,7 @@ def test_unknown_codec_of_a_message_is_rejected(magic: int, bits: int) -> None:
 
 @OLD_MAGICS
 def test_compressed_message_without_a_value_is_rejected(magic: int) -> None:
-    with pytest.raises(CorruptLogError, match="without a value"):
+    with pytest.raises(CorruptLogError, match="has no value"):
         read_records(message(5, magic, value=None, attributes=GZIP))
 
 
@@ -336,7 +346,7 @@ def test_compressed_message_without_a_value_is_rejected(magic: int) -> None:
 @pytest.mark.parametrize("sizes", [(100, 0), (-1, 1), (2**31 - 1, 0), (0, 2**31 - 1)])
 def test_sizes_beyond_a_compressed_message_are_rejected(magic: int, sizes: tuple[int, int]) -> None:
     body = bytes(8 * magic) + struct.pack(">ii", *sizes)
-    with pytest.raises(CorruptLogError, match="ends before its value"):
+    with pytest.raises(CorruptLogError, match=r"ends (before|inside) the value"):
         read_records(message(5, magic, attributes=GZIP, body=body))
 
 
@@ -357,7 +367,7 @@ def test_lz4_of_magic_0_may_have_a_wrong_header_checksum() -> None:
         if passes:
             assert rows(entry) == [(5, -1)]
         else:
-            with pytest.raises(CorruptLogError, match="checksum of the frame header"):
+            with pytest.raises(CorruptLogError, match="the frame header has a wrong checksum"):
                 read_records(entry)
 
 

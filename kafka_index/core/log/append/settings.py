@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from enum import StrEnum
 from typing import Self
 
-from kafka_index.core.errors import ConfigError, refuse_fields_of_other_types
+from kafka_index.core.errors import ConfigError, check_field_types
 from kafka_index.core.format.config import LogConfig, parse_integer, to_choice
 from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 
@@ -71,7 +71,7 @@ class LogSettings:
     producer_id_expiration_ms: int = 24 * 60 * 60 * 1000
 
     def __post_init__(self) -> None:
-        refuse_fields_of_other_types(self)
+        check_field_types(self)
         for name, (minimum, maximum) in _RANGES.items():
             value = getattr(self, name)
             if not minimum <= value <= maximum:

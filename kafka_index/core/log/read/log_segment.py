@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from kafka_index.core.contexts import Closeable
 from kafka_index.core.errors import CorruptLogError, InputError, refuse_other_types
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, to_choice
-from kafka_index.core.format.longs import Longs, longs_of
+from kafka_index.core.format.longs import Longs, to_longs
 from kafka_index.core.format.names import (
     OFFSET_INDEX_SUFFIX,
     TIME_INDEX_SUFFIX,
@@ -400,7 +400,7 @@ class LogSegment(Closeable):
             The log cannot be read.
         """
         resolve = to_choice(Resolve, resolve, "resolve")
-        targets, rows = ascending(longs_of(offsets, "offsets"))
+        targets, rows = ascending(to_longs(offsets, "offsets"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         self.write_answers(answers, rows, self.translate_offsets(targets, resolve))
         return answers.to_arrow()
@@ -434,7 +434,7 @@ class LogSegment(Closeable):
             The log cannot be read.
         """
         resolve = to_choice(Resolve, resolve, "resolve")
-        targets, rows = ascending(longs_of(timestamps_ms, "timestamps_ms"))
+        targets, rows = ascending(to_longs(timestamps_ms, "timestamps_ms"))
         answers = Answers.empty(len(rows), resolve, Status.NO_RECORD_AT_OR_AFTER)
         start = self.base_offset if starting_offset is None else starting_offset
         self.write_answers(answers, rows, self.find_offsets_by_timestamp(targets, start, resolve))

@@ -26,7 +26,7 @@ from kafka_index.core.errors import (
 )
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES, IndexConfig, to_choice
 from kafka_index.core.format.leader_epochs import LeaderEpochCache
-from kafka_index.core.format.longs import Longs, longs_of
+from kafka_index.core.format.longs import Longs, to_longs
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.format.records import NO_TIMESTAMP
 from kafka_index.core.format.uri_passwords import path_of
@@ -551,7 +551,7 @@ class PartitionLog(Closeable):
             status of a row is ``unreadable``.
         """
         level = to_choice(Resolve, resolve, "resolve")
-        return self.answer_offsets(longs_of(offsets, "offsets"), level).to_arrow()
+        return self.answer_offsets(to_longs(offsets, "offsets"), level).to_arrow()
 
     def lookup_timestamps(
         self, timestamps_ms: Longs, *, resolve: Resolve | str = Resolve.RECORD
@@ -571,7 +571,7 @@ class PartitionLog(Closeable):
             As from `lookup_offsets`.
         """
         level = to_choice(Resolve, resolve, "resolve")
-        return self.answer_timestamps(longs_of(timestamps_ms, "timestamps_ms"), level).to_arrow()
+        return self.answer_timestamps(to_longs(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
     def plan_searches(self, offsets: Longs) -> list[PlannedSearch]:
         """Return the segments that `answer_offsets` will search; the last segment comes first."""

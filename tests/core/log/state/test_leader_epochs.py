@@ -163,7 +163,7 @@ def test_entries_of_a_text_are_assigned_in_its_order() -> None:
 
 
 def test_malformed_text_is_rejected_with_its_line() -> None:
-    with pytest.raises(InputError, match=r"/d/x: line 4 of a checkpoint is malformed"):
+    with pytest.raises(InputError, match=r"/d/x: line 4 of the checkpoint is malformed"):
         LeaderEpochCache.from_text("0\n2\n0 0\n1 x\n", path="/d/x")
 
 
