@@ -683,7 +683,7 @@ def dump_files(
             "directory"
         )
     for file in files:
-        _refuse_without_rows(request, selection, file)
+        _refuse_missing_fields(request, selection, file)
     if request.decode is not None:
         # Schemas and their decoders are slow to import.
         from kafka_index.commands.dump.typed_log import typed_logs  # noqa: PLC0415
@@ -706,7 +706,7 @@ def _dump_file(dump: _Dumper, file: DumpedFile, output: SelectedRows) -> list[Ka
     return [] if fault is None else [fault]
 
 
-def _refuse_without_rows(request: DumpRequest, selection: Selection, file: DumpedFile) -> None:
+def _refuse_missing_fields(request: DumpRequest, selection: Selection, file: DumpedFile) -> None:
     """Raise `ArgumentError` if a file lacks the fields of the selection."""
     if request.records and file.kind != LOG_SUFFIX:
         request.refuse("{records} requires a .log", path=file.path)
