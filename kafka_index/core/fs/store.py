@@ -488,8 +488,12 @@ class StoredFile(_ArrowFile):
         return True
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        start = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._source.size_bytes}
-        self._position = max(start[whence] + offset, 0)
+        start_by_whence = {
+            os.SEEK_SET: 0,
+            os.SEEK_CUR: self._position,
+            os.SEEK_END: self._source.size_bytes,
+        }
+        self._position = max(start_by_whence[whence] + offset, 0)
         return self._position
 
     def tell(self) -> int:

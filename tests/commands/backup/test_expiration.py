@@ -295,7 +295,7 @@ def test_folder_that_is_not_a_repository_is_rejected(command: str, tmp_path: Pat
 
 
 @pytest.fixture
-def stored(repository: Repository) -> Manifest:
+def stored_manifest(repository: Repository) -> Manifest:
     """A run of a part of the example in the repository."""
     return make_backup(repository.root, DUMP, time_ms=NOON, topics="payments")
 
@@ -308,13 +308,17 @@ def verified(root: str, tmp_path: Path, *arguments: object) -> tuple[int, list[d
 
 
 def test_stored_backup_is_verified_as_intact(
-    stored: Manifest, repository: Repository, tmp_path: Path
+    stored_manifest: Manifest, repository: Repository, tmp_path: Path
 ) -> None:
     code, rows = verified(repository.root, tmp_path)
     assert code == 0
     assert {row["status"] for row in rows} == {"intact"}
-    sizes = [chunk.size_bytes for partition in stored.partitions for chunk in partition.chunks]
-    sizes += [file.size_bytes for partition in stored.partitions for file in partition.files]
+    sizes = [
+        chunk.size_bytes for partition in stored_manifest.partitions for chunk in partition.chunks
+    ]
+    sizes += [
+        file.size_bytes for partition in stored_manifest.partitions for file in partition.files
+    ]
     assert len(rows) == len(sizes)
     summary = run_here("backups", "verify", repository.root, "--summary", "-").stdout
     assert json.loads(summary)["bytes"]["read"] == sum(sizes)
@@ -324,11 +328,11 @@ def test_stored_backup_is_verified_as_intact(
     ("change", "status"), [("alter", "altered"), ("cut", "altered"), ("delete", "missing")]
 )
 def test_missing_and_altered_objects_are_reported(
-    change: str, status: str, stored: Manifest, repository: Repository, tmp_path: Path
+    change: str, status: str, stored_manifest: Manifest, repository: Repository, tmp_path: Path
 ) -> None:
     root = repository.root
     partition_backup = next(
-        partition for partition in stored.partitions if partition.topic == "payments"
+        partition for partition in stored_manifest.partitions if partition.topic == "payments"
     )
     path = f"{root}/{partition_backup.folder}/{partition_backup.chunks[1].object_name}"
     data = store_of(path).read(path)
@@ -349,7 +353,7 @@ def test_missing_and_altered_objects_are_reported(
 
 
 def test_verify_reads_only_the_requested_fraction(
-    stored: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
+    stored_manifest: Manifest, repository: Repository, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     root = repository.root
     read: list[str] = []
@@ -367,7 +371,7 @@ def test_verify_reads_only_the_requested_fraction(
     assert run_here("backups", "verify", root, "--sample", 40).returncode == 0
     data_paths = [path for path in read if "/data/" in path]
     object_count = sum(
-        len(partition.chunks) + len(partition.files) for partition in stored.partitions
+        len(partition.chunks) + len(partition.files) for partition in stored_manifest.partitions
     )
     assert 0 < len(data_paths) == len(set(data_paths)) < object_count
 

@@ -426,13 +426,13 @@ class JoinedFile:
         return f"{self._folder}/{stored_object.object_name}"
 
     def _altered_error(
-        self, stored_object: LogChunk | KeptFile, expected: object, found: object, unit: str
+        self, stored_object: LogChunk | KeptFile, expected: object, actual: object, unit: str
     ) -> CorruptObjectError:
         return CorruptObjectError(
             f"an object of backup {self._backup_id} is altered",
             path=self._object_path(stored_object),
             expected=f"{expected} {unit}",
-            found=f"{found} {unit}",
+            found=f"{actual} {unit}",
         )
 
 
