@@ -391,7 +391,7 @@ def test_agents_share_backups_and_end_on_a_signal(
             "--every is not a duration (expected a duration such as 30s, 5m, 1h or 1d, found '5')",
         ),
         (["--every", "0s"], "--every is not a duration"),
-        (["--every", "1m", "--cut-at", "2999-01-01"], "--every and --cut-at are mutually exclusive"),
+        (["--every", "1m", "--cut-at", "2999-01-01"], "--cut-at are mutually exclusive"),
         (["--cut-at", "2020-01-01"], "--cut-at is not in the future"),
         (["--max-bandwidth", "0"], "expected a number above 0"),
     ],
