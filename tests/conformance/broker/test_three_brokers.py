@@ -9,17 +9,19 @@ restores in all the ways below, other runs in one.
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.conformance.kafka_jars import class_path, tool
 from tests.support.campaign import sample_size
 from tests.support.command_line import run_here
 from tests.support.timeouts import wait_for
@@ -259,6 +261,10 @@ def test_producers_and_consumers_continue_on_the_restored_cluster(
         _check_records(loaded, way, before, names, limits)
         _check_groups(loaded, way, groups, before, names, limits)
 
+        if way.renamed and way.until:
+            runbook = (folder / "report.json.runbook.txt").read_text()
+            for partition in _abort_open_transactions(cluster.bootstrap, (PLAIN, COPIES)):
+                assert re.search(rf"is open at the end of .*{re.escape(partition)}", runbook)
         path = folder / "continued"
         with loading(cluster.bootstrap, path, "a-b-" if way.renamed else "b-", suffix) as end:
             await_load(path, _RECORDS // 2)
@@ -378,6 +384,31 @@ def _check_groups(
         if limit is not None:
             most = max((at for at, began, _ in later if began <= limit), default=0)
             assert groups.get((group, topic, number), 0) <= most, (group, topic, number)
+
+
+def _abort_open_transactions(bootstrap: str, topics: Iterable[str]) -> list[str]:
+    """Abort the open transactions of renamed topics with kafka-transactions.sh.
+
+    The coordinators know only the old topic names. Returns the partitions of the transactions.
+    """
+
+    def run_tool(command: str, *arguments: object) -> str:
+        java = (tool("java"), "-cp", class_path(), "org.apache.kafka.tools.TransactionsCommand")
+        words = (*java, "--bootstrap-server", bootstrap, command, *map(str, arguments))
+        result = subprocess.run(words, capture_output=True, text=True, check=False)
+        assert result.returncode == 0, result.stdout + result.stderr
+        return result.stdout
+
+    aborted = []
+    for topic in topics:
+        for number in range(2):
+            partition = ("--topic", f"{topic}{_RENAMED_SUFFIX}", "--partition", number)
+            header, *rows = map(str.split, run_tool("describe-producers", *partition).splitlines())
+            column = header.index("CurrentTransactionStartOffset")
+            for start_offset in (row[column] for row in rows if row[column] != "None"):
+                run_tool("abort", *partition, "--start-offset", start_offset)
+                aborted.append(f"{topic}{_RENAMED_SUFFIX}-{number}")
+    return aborted
 
 
 def _check_continued(before: Ledger, ledger: Ledger, after: Ledger) -> None:
