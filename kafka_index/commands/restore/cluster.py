@@ -95,7 +95,8 @@ _VALUE_PATTERNS = {
 #: For topics with unknown settings: disable retention by time and by size.
 _KEEP_ALL = {"retention.ms": "-1", "retention.bytes": "-1"}
 _COMPACTED = {"cleanup.policy": "compact"}
-# The settings of GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService.
+# GroupCoordinatorService, TransactionStateManager and ShareCoordinatorService create internal
+# topics with these settings.
 _INTERNAL_TOPIC_CONFIGS = {
     CONSUMER_OFFSETS_TOPIC: _COMPACTED
     | {"compression.type": "producer", "segment.bytes": "104857600"},
@@ -113,17 +114,17 @@ _INTERNAL_TOPIC_CONFIGS = {
 def check_topic_configs(configs: Mapping[str, str]) -> None:
     """Check the settings of a topic; raise `ConfigError` if no broker starts with a setting."""
     for name, value in configs.items():
-        stripped = value.strip()
+        stripped_value = value.strip()
         if name in _INTEGER_RANGES:
             minimum, maximum = _INTEGER_RANGES[name]
-            number = parse_integer(stripped)
+            number = parse_integer(stripped_value)
             is_valid, expected = (
                 number is not None and minimum <= number <= maximum,
                 f"{minimum}..{maximum}",
             )
         elif name in _VALUE_PATTERNS:
             is_valid, expected = (
-                _VALUE_PATTERNS[name].fullmatch(stripped) is not None,
+                _VALUE_PATTERNS[name].fullmatch(stripped_value) is not None,
                 _VALUE_PATTERNS[name].pattern,
             )
         else:
@@ -157,7 +158,7 @@ class SourceCluster:
     def read(cls, dump: Dump, budget: DecompressionBudget, *, with_groups: bool) -> SourceCluster:
         """Read the metadata log of dumps and, on request, the committed offsets."""
         cluster = cls()
-        latest = -1
+        latest_end_offset = -1
         for directory in dump.metadata_logs:
             try:
                 metadata = read_metadata(
@@ -169,8 +170,8 @@ class SourceCluster:
                 continue
             cluster.notes += [f"metadata log: {fault}" for fault in metadata.faults.first]
             cluster.is_damaged |= bool(metadata.faults.first)
-            if metadata.cluster is not None and metadata.sources[0].end_offset > latest:
-                cluster.image, latest = metadata.cluster, metadata.sources[0].end_offset
+            if metadata.cluster is not None and metadata.sources[0].end_offset > latest_end_offset:
+                cluster.image, latest_end_offset = metadata.cluster, metadata.sources[0].end_offset
         directories = [
             replicas[0].directory
             for partition, replicas in dump.replicas.items()
@@ -199,9 +200,9 @@ class SourceCluster:
         log_config = cluster.settings(config)
         # A renamed topic keeps its settings.
         renamed_topics = {
-            new: log_config.for_topic(old)
-            for old, new in renames.items()
-            if new not in config.topics
+            new_name: log_config.for_topic(old_name)
+            for old_name, new_name in renames.items()
+            if new_name not in config.topics
         }
         return replace(log_config, topics={**log_config.topics, **renamed_topics})
 
@@ -265,19 +266,19 @@ class SourceCluster:
     ) -> TopicConfigs:
         """Return the settings of a topic."""
         if self.image is None:
-            assumed = _INTERNAL_TOPIC_CONFIGS.get(
+            default_configs = _INTERNAL_TOPIC_CONFIGS.get(
                 topic, _KEEP_ALL | (_COMPACTED if is_compacted else {})
             )
-            return TopicConfigs({**assumed, **overrides}, is_assumed=True)
+            return TopicConfigs({**default_configs, **overrides}, is_assumed=True)
         topic_configs = self.image.topic_configs(topic)
         readable_configs = {name: value for name, value in topic_configs.items() if value != HIDDEN}
         withheld = tuple(sorted(set(topic_configs).difference(readable_configs, overrides)))
         return TopicConfigs({**readable_configs, **overrides}, withheld=withheld)
 
-    def next_producer_id(self, largest: int) -> int:
-        """Return the first free producer ID; `largest` is the largest ID in the logs."""
+    def next_producer_id(self, largest_producer_id: int) -> int:
+        """Return the first free producer ID, above the largest ID in the logs."""
         block = None if self.image is None else self.image.producer_ids
-        return max(largest + 1, 0 if block is None else block.next_producer_id)
+        return max(largest_producer_id + 1, 0 if block is None else block.next_producer_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -382,9 +383,9 @@ def new_directory_id() -> dict[str, str]:
 
 def new_uuid() -> str:
     """Return a random ID that does not begin with a dash, as Kafka creates them (``Uuid``)."""
-    while (text := uuid_text(uuid4().bytes)).startswith("-"):
+    while (uuid := uuid_text(uuid4().bytes)).startswith("-"):
         continue
-    return text
+    return uuid
 
 
 def _have_equal_values(properties: Iterable[Mapping[str, str]], names: tuple[str, ...]) -> bool:
@@ -403,10 +404,11 @@ def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceClu
         )
     _refuse_metadata_log(dump, request)
     offsets = None if source.image is None else source.image.find_topic(CONSUMER_OFFSETS_TOPIC)
-    offsets_partitions = () if offsets is None else tuple(offsets.partitions.values())
-    # Each replica would append the records at its log end: replicas of an epoch would diverge.
+    consumer_offsets_partitions = () if offsets is None else tuple(offsets.partitions.values())
+    # Each broker would append the commits to its own replica, so the replicas would diverge within
+    # a leader epoch.
     if request.clamp_groups and any(
-        len(partition.replicas) > 1 for partition in offsets_partitions
+        len(partition.replicas) > 1 for partition in consumer_offsets_partitions
     ):
         raise InputError(
             "--clamp-groups changes one replica, but __consumer_offsets has several replicas",

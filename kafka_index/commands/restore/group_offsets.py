@@ -303,13 +303,13 @@ def _is_after_end(committed: CommittedOffset, ends: Mapping[TopicPartition, int]
 def _not_reset_row(
     committed: CommittedOffset, ends: Mapping[TopicPartition, int], path: str, reason: str
 ) -> GroupOffset:
-    end = ends[TopicPartition(committed.topic, committed.partition)]
+    log_end_offset = ends[TopicPartition(committed.topic, committed.partition)]
     return GroupOffset(
         committed.topic,
         committed.partition,
         committed.group,
         committed.offset,
-        end,
+        log_end_offset,
         path,
         reason=reason,
     )

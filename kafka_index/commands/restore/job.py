@@ -171,8 +171,10 @@ class RestoreJob:
             check_same_output(plan, output, identity)
         else:
             identity = fresh_cluster_identity(request, dump, output, seeds)
-        missing = [] if backup is None else backup.missing(request, source.image)
-        return cls(plan, source, output, seeds, identity, strays, missing)
+        missing_partitions = (
+            [] if backup is None else backup.missing_partitions(request, source.image)
+        )
+        return cls(plan, source, output, seeds, identity, strays, missing_partitions)
 
     @property
     def request(self) -> RestoreRequest:
@@ -260,13 +262,13 @@ class RestoreJob:
         partitions = self.restore_partitions(locked, link, runner, on_restored)
         open_producers: Mapping[TopicPartition, Sequence[int]] = {}
         if not any(restored.retriable for restored in partitions):
-            overflowed = {
+            overflowed_partitions = {
                 restored.partition for restored in partitions if _has_overflowed(restored)
             }
             plans = [
                 partition_plan
                 for partition_plan in plan.partitions
-                if partition_plan.partition in overflowed
+                if partition_plan.partition in overflowed_partitions
             ]
             partitions = self.restore_again(plans, partitions, locked, link, runner)
             edits = find_missing_markers(
@@ -329,7 +331,7 @@ class RestoreJob:
         """
         plan, output = self.plan, self.output
         journal = Journal(output.path)
-        finished = {} if output.earlier_state is None else journal.finished()
+        finished_partitions = {} if output.earlier_state is None else journal.finished()
         if output.earlier_state is None:
             until_ms = plan.request.until.time_ms
             state = RestoreState(
@@ -338,12 +340,12 @@ class RestoreJob:
             state.begin(output.path)
         # An earlier run may have been killed after its last step.
         disable_startup(output.path, self.identity.properties, self.identity.broker_epoch)
-        unfinished = [
+        unfinished_plans = [
             partition_plan
             for partition_plan in plan.partitions
-            if partition_plan.partition not in finished
+            if partition_plan.partition not in finished_partitions
         ]
-        for partition_plan in unfinished:
+        for partition_plan in unfinished_plans:
             remove_directory(os.path.join(output.path, partition_plan.partition.directory_name))
         restored: list[RestoredPartition] = []
 
@@ -356,9 +358,9 @@ class RestoreJob:
             journal.add(group)
             add(group)
 
-        add(finished.values())
-        if unfinished:
-            runner(unfinished, self._partition_settings(locked, link), finish)
+        add(finished_partitions.values())
+        if unfinished_plans:
+            runner(unfinished_plans, self._partition_settings(locked, link), finish)
         add(
             RestoredPartition(
                 partition,
@@ -449,20 +451,26 @@ class RestoreJob:
 
     def _empty_partitions(self, partitions: Iterable[RestoredPartition]) -> list[TopicPartition]:
         """Return the skipped partitions that start empty in the new cluster."""
-        skipped = [restored.partition for restored in partitions if restored.is_skipped]
+        skipped_partitions = [restored.partition for restored in partitions if restored.is_skipped]
         if self.seeds:
-            seeded = {partition_plan.partition.topic for partition_plan in self.plan.partitions}
-            return [partition for partition in skipped if partition.topic in seeded]
+            seeded_topics = {
+                partition_plan.partition.topic for partition_plan in self.plan.partitions
+            }
+            return [
+                partition for partition in skipped_partitions if partition.topic in seeded_topics
+            ]
         # In a fresh cluster without seeds, the number of partitions is unknown.
         single_replicas = self._single_replica_partitions() or ()
-        return [partition for partition in skipped if partition in single_replicas]
+        return [partition for partition in skipped_partitions if partition in single_replicas]
 
     def _partial_result(
         self, partitions: Sequence[RestoredPartition], link: Link, unread: Mapping[str, Skipped]
     ) -> RestoreResult:
         """Return the result without a runbook."""
         request = self.request
-        dropped = [restored.dropped_by_key for restored in partitions if not restored.is_skipped]
+        dropped_by_key = [
+            restored.dropped_by_key for restored in partitions if not restored.is_skipped
+        ]
         return RestoreResult(
             partitions,
             None,
@@ -470,7 +478,7 @@ class RestoreJob:
             clamps=request.clamp_groups,
             until=request.until.end_text,
             of_topics=format_topics(request.topics),
-            records_by_line=records_by_line(request.drop_keys, dropped),
+            records_by_line=records_by_line(request.drop_keys, dropped_by_key),
             has_hard_links=link is Link.HARD,
             skipped=skipped_texts(self.plan.dump.skipped),
             unread=(
@@ -505,14 +513,16 @@ class RestoreJob:
     def _exclusion_notes(self, partitions: Iterable[RestoredPartition]) -> Iterator[str]:
         """Yield notes about the records that the request excludes."""
         until = self.request.until
-        truncated = [restored.partition for restored in partitions if restored.is_limited]
-        shortened = [restored for restored in truncated if restored in until.transaction_ends]
-        if truncated and until.is_requested:
-            yield f"logs truncated by --until: {len(truncated)}"
-        elif shortened:
+        truncated_logs = [restored.partition for restored in partitions if restored.is_limited]
+        shortened_logs = [
+            restored for restored in truncated_logs if restored in until.transaction_ends
+        ]
+        if truncated_logs and until.is_requested:
+            yield f"logs truncated by --until: {len(truncated_logs)}"
+        elif shortened_logs:
             yield (
                 "logs truncated before a transaction that began or ended around the cutoff: "
-                f"{len(shortened)}"
+                f"{len(shortened_logs)}"
             )
         if self.request.drop_keys:
             yield format_dropped(partitions)
@@ -544,28 +554,29 @@ class RestoreJob:
     def _transaction_notes(
         self,
         partitions: Iterable[RestoredPartition],
-        without_coordinator: Mapping[TopicPartition, Sequence[int]],
+        uncoordinated_producers: Mapping[TopicPartition, Sequence[int]],
     ) -> Iterator[str]:
         """Yield notes about edited transactions, and about transactions that stay open.
 
-        `without_coordinator` has the producer IDs, by partition, of open transactions that possibly
-        no coordinator ends.
+        `uncoordinated_producers` has the producer IDs, by partition, of open transactions that
+        possibly no coordinator ends.
         """
-        edited = sum(restored.is_edited for restored in partitions)
-        if edited:
+        edited_count = sum(restored.is_edited for restored in partitions)
+        if edited_count:
             yield (
                 "transactions with a missing marker were ended or dropped in "
-                f"{plural(edited, 'partition')} (the report lists the offset of each new marker)"
+                f"{plural(edited_count, 'partition')} (the report lists the offset of each new "
+                "marker)"
             )
-        until, truncated = self.request.until, {}
+        until, producers_of_truncated = self.request.until, {}
         # With --consistent, coordinators end all open transactions.
         if until.is_requested and not until.is_consistent:
-            truncated = {
+            producers_of_truncated = {
                 restored.partition: restored.open_producers
                 for restored in partitions
                 if restored.is_limited
             }
-        if not any((*truncated.values(), *without_coordinator.values())):
+        if not any((*producers_of_truncated.values(), *uncoordinated_producers.values())):
             return
         budget = shared_budget(self.request.max_decompressed_bytes)
         transactions = read_transactions(self.output.path, budget)
@@ -577,8 +588,8 @@ class RestoreJob:
             "no later records until kafka-transactions.sh abort is run"
         )
         for open_producers, consequence in (
-            (truncated, "the transaction may be committed in other partitions"),
-            (without_coordinator, unknown),
+            (producers_of_truncated, "the transaction may be committed in other partitions"),
+            (uncoordinated_producers, unknown),
         ):
             directories: dict[int, list[str]] = {}
             for partition, producers in sorted(open_producers.items()):
@@ -650,10 +661,10 @@ class SegmentSplitter:
             with publishing(path, "split a segment"):
                 _copy_span(segment, span, path)
                 os.utime(path, ns=(segment.log_mtime_ns, segment.log_mtime_ns))
-                copied = segment.copied_to(path, os.stat(path))
+                new_segment = segment.copied_to(path, os.stat(path))
             self.originals[path] = segment.log_path
             is_last = segment.is_last and span is spans[-1]
-            yield replace(copied, base_offset=span.base_offset, is_last=is_last)
+            yield replace(new_segment, base_offset=span.base_offset, is_last=is_last)
 
     def name_originals(self, restored: RestoredPartition) -> None:
         """Replace split logs by the original logs in the losses of a partition."""

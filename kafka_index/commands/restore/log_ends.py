@@ -167,14 +167,14 @@ class BackupSource:
 
         Raises `InputError` if a backup is combined with other inputs.
         """
-        parsed = [parse_backup_path(path) for path in request.inputs]
-        backup_paths = [parsed_path for parsed_path in parsed if parsed_path is not None]
+        parsed_paths = [parse_backup_path(path) for path in request.inputs]
+        backup_paths = [parsed_path for parsed_path in parsed_paths if parsed_path is not None]
         if not backup_paths:
             return None
         root, name, _ = backup_paths[0]
         if any(
             parsed_path is None or (parsed_path.root, parsed_path.backup_id) != (root, name)
-            for parsed_path in parsed
+            for parsed_path in parsed_paths
         ):
             raise InputError(
                 "a backup cannot be restored together with another input, because the input "
@@ -183,12 +183,12 @@ class BackupSource:
             )
         backup, path = Backup(open_repository(root), name), backup_path(root, name)
         if not backup.copies:
-            skipped = [
+            skip_reasons = [
                 f"{partition.topic}-{partition.partition}: {partition.reason}"
                 for manifest in backup.manifests
                 for partition in manifest.skipped
             ]
-            names = f"skipped {first_of(skipped, _NAMES_SHOWN)}" if skipped else None
+            names = f"skipped {first_of(skip_reasons, _NAMES_SHOWN)}" if skip_reasons else None
             raise InputError("the backup contains no partition", path=path, found=names)
         return cls(backup, path)
 
@@ -214,25 +214,25 @@ class BackupSource:
         clamps = request.clamp_groups or (has_groups and request.cluster is ClusterMode.FRESH)
         return replace(request, until=until, clamp_groups=clamps)
 
-    def missing(
+    def missing_partitions(
         self, request: RestoreRequest, image: ClusterImage | None
     ) -> list[RestoredPartition]:
         """Return the partitions in the metadata of the backup that the backup does not contain.
 
         The backup skipped these partitions, or has no data of the broker that stored them.
         """
-        skipped: dict[TopicPartition, SkippedPartition] = {}
+        skipped_partitions: dict[TopicPartition, SkippedPartition] = {}
         for manifest in self.backup.manifests:
             for skipped_partition in manifest.skipped:
-                skipped[TopicPartition(skipped_partition.topic, skipped_partition.partition)] = (
-                    skipped_partition
-                )
+                skipped_partitions[
+                    TopicPartition(skipped_partition.topic, skipped_partition.partition)
+                ] = skipped_partition
         reasons = {
             partition: (
                 skipped_partition.topic_id or "",
                 f"the backup skipped the partition: {skipped_partition.reason}",
             )
-            for partition, skipped_partition in skipped.items()
+            for partition, skipped_partition in skipped_partitions.items()
         }
         missing_broker_ids = missing_brokers(self.backup.manifests)
         if missing_broker_ids and image is not None:
@@ -290,22 +290,22 @@ class BackupSource:
             replicas += self._read_transaction_states()
         logs = []
         for replica in replicas:
-            copy = self._partition_backup(replica.partition)
-            settled_offset = settled_offsets.get((replica.partition, copy.topic_id), 0)
+            partition_backup = self._partition_backup(replica.partition)
+            settled_offset = settled_offsets.get((replica.partition, partition_backup.topic_id), 0)
             is_state = replica.partition.topic == TRANSACTION_STATE_TOPIC
-            if settled_offset >= copy.end_offset and not is_state:
+            if settled_offset >= partition_backup.end_offset and not is_state:
                 continue
             log = BackupLog(
                 replica.partition,
                 replica.segments.files(),
                 settled_offset,
-                [(chunk.base_offset, chunk.size_bytes) for chunk in copy.chunks],
+                [(chunk.base_offset, chunk.size_bytes) for chunk in partition_backup.chunks],
             )
             if is_until:
-                end = until.end_offset_for(replica.partition)
+                end_offset = until.end_offset_for(replica.partition)
                 log = replace(
                     log,
-                    end_offset=INT64_MAX if end is None else end,
+                    end_offset=INT64_MAX if end_offset is None else end_offset,
                     end_ms=INT64_MAX if until.time_ms is None else until.time_ms,
                 )
             logs.append(log)
@@ -342,16 +342,16 @@ class BackupSource:
 
     def _check_states_not_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
         """Reject a point in time if the log cleaner has removed its transaction states."""
-        for partition, end in sorted(ends.items()):
+        for partition, end_offset in sorted(ends.items()):
             if partition.topic != TRANSACTION_STATE_TOPIC:
                 continue
             cleaner_offset = self._partition_backup(partition).cleaner_offset
-            if cleaner_offset is not None and cleaner_offset > end:
+            if cleaner_offset is not None and cleaner_offset > end_offset:
                 raise InputError(
                     f"{partition.directory_name} was compacted after the --until time: the "
                     "transactions that were open at this time are unknown",
                     path=self.path,
-                    expected=f"compacted up to offset {end} at most",
+                    expected=f"compacted up to offset {end_offset} at most",
                     found=f"compacted up to offset {cleaner_offset}",
                     hint="give an earlier backup that was made after the --until time, or restore "
                     "the last backup before this time completely (without --until)",
@@ -398,8 +398,8 @@ def _settled_offsets(backup: Backup) -> _SettledOffsets:
     if not is_consistent(backup.manifests) or _incomplete_state_manifests(backup):
         return {}
     return {
-        (partition, copy.topic_id): copy.settled_offset
-        for partition, (_, copy) in backup.copies.items()
+        (partition, partition_backup.topic_id): partition_backup.settled_offset
+        for partition, (_, partition_backup) in backup.copies.items()
     }
 
 
@@ -409,8 +409,8 @@ def _logs_before_cutoff(backup: Backup) -> Iterator[tuple[TopicPartition, Manife
     The high watermark of a killed broker is older than the capture. The high watermarks of the
     followers may also be older, until a follower becomes the leader.
     """
-    for partition, (manifest, copy) in sorted(backup.copies.items(), key=itemgetter(0)):
-        if not all(segment.is_done for segment in copy.segments):
+    for partition, (manifest, partition_backup) in sorted(backup.copies.items(), key=itemgetter(0)):
+        if not all(segment.is_done for segment in partition_backup.segments):
             yield partition, manifest
 
 
@@ -441,15 +441,15 @@ def select_backup(request: RestoreRequest) -> RestoreRequest:
 
 
 def _select_backup_path(path: str, time_ms: int) -> str:
-    parsed = parse_backup_path(path)
-    if parsed is None:
+    parsed_path = parse_backup_path(path)
+    if parsed_path is None:
         return path
-    repository = open_repository(parsed.root)
-    if parsed.backup_id != repository.newest_complete():
+    repository = open_repository(parsed_path.root)
+    if parsed_path.backup_id != repository.newest_complete():
         return path
-    backup_id = _first_backup_after(repository, time_ms) or parsed.backup_id
-    subdirectory = f"/{parsed.below}" if parsed.below else ""
-    return f"{backup_path(parsed.root, backup_id)}{subdirectory}"
+    backup_id = _first_backup_after(repository, time_ms) or parsed_path.backup_id
+    subdirectory = f"/{parsed_path.below}" if parsed_path.below else ""
+    return f"{backup_path(parsed_path.root, backup_id)}{subdirectory}"
 
 
 def _first_backup_after(repository: Repository, time_ms: int) -> str | None:
@@ -460,19 +460,19 @@ def _first_backup_after(repository: Repository, time_ms: int) -> str | None:
         manifests = repository.complete_manifests(backup_id, backups[backup_id])
         return min((manifest.capture.begun_ms for manifest in manifests), default=None)
 
-    selected = None
+    selected_id = None
     # A backup that was opened before the time may have been captured after it.
-    for name in sorted(
+    for backup_id_before in sorted(
         (backup_id for backup_id in backups if backup_id_ms(backup_id) < time_ms), reverse=True
     ):
-        start_ms = capture_start_ms(name)
+        start_ms = capture_start_ms(backup_id_before)
         if start_ms is not None and start_ms < time_ms:
             break
-        selected = name if start_ms is not None else selected
+        selected_id = backup_id_before if start_ms is not None else selected_id
     later_backup_ids = (
         backup_id for backup_id in sorted(backups) if backup_id_ms(backup_id) >= time_ms
     )
-    return selected or next(
+    return selected_id or next(
         (
             backup_id
             for backup_id in later_backup_ids

@@ -259,8 +259,8 @@ def _read_properties(path: str) -> dict[str, str]:
 def refuse_used_metadata(dump: Dump, target: str, *, is_resumed: bool) -> None:
     """Reject a metadata log directory with files that an unfinished restore did not copy."""
     source = dump.metadata_logs[0]
-    copied = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_resumed else set()
-    foreign = _first_foreign_entry(target, copied)
+    copied_names = {METADATA_LOG, BOOTSTRAP_CHECKPOINT, META_PROPERTIES} if is_resumed else set()
+    foreign = _first_foreign_entry(target, copied_names)
     if foreign is None and is_resumed:
         sizes = {entry.name: entry.file_version()[0] for entry in scan_directory(source)}
         foreign = _first_foreign_entry(os.path.join(target, METADATA_LOG), set(sizes), sizes)
@@ -333,12 +333,12 @@ class Journal:
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
         """Return the finished partitions; raise `InputError` if one of their files changed."""
-        latest = {}
+        latest_lines = {}
         for line in self._lines():
             restored, files = _decode_journal_line(line, self._path)
-            latest[restored.partition] = restored, files
-        finished = {}
-        for partition, (restored, files) in latest.items():
+            latest_lines[restored.partition] = restored, files
+        finished_partitions = {}
+        for partition, (restored, files) in latest_lines.items():
             if restored.is_skipped or files is None:
                 continue
             directory = os.path.join(self._output, partition.directory_name)
@@ -348,8 +348,8 @@ class Journal:
                     path=directory,
                     hint="restore to an empty directory: a broker may have started on this output",
                 )
-            finished[partition] = restored
-        return finished
+            finished_partitions[partition] = restored
+        return finished_partitions
 
     def add(self, restored: Iterable[RestoredPartition]) -> None:
         """Append the lines of finished partitions, durably."""
@@ -381,13 +381,13 @@ class Journal:
             with open(self._path, "r+b") as file:
                 data = file.read()
                 # An incomplete last line was being written when the run was killed.
-                end = data.rfind(b"\n") + 1
-                file.truncate(end)
+                complete_bytes = data.rfind(b"\n") + 1
+                file.truncate(complete_bytes)
         except FileNotFoundError:
             return []
         except OSError as error:
             raise publish_error(error, self._path, "read the journal") from error
-        return list(filter(None, map(_parse_json, data[:end].splitlines())))
+        return list(filter(None, map(_parse_json, data[:complete_bytes].splitlines())))
 
 
 def _parse_json(line: bytes) -> Any:
@@ -470,18 +470,20 @@ def write_root(plan: RestorePlan, output: str, partitions: Iterable[RestoredPart
         for partition in restored
         if partition.log_start_offset > partition.base_offset
     }
-    cleaned_to = {partition.partition: partition.cleaned_to for partition in plan.partitions}
-    cleaned = {
+    cleaner_offset_by_partition = {
+        partition.partition: partition.cleaned_to for partition in plan.partitions
+    }
+    cleaner_offsets = {
         partition.partition: offset
         for partition in restored
-        if (offset := cleaned_to[partition.partition]) is not None
+        if (offset := cleaner_offset_by_partition[partition.partition]) is not None
         and partition.log_start_offset <= offset <= partition.log_end_offset
     }
     for name, offsets in (
         (RECOVERY_POINT_CHECKPOINT, ends),
         (REPLICATION_CHECKPOINT, ends),
         (LOG_START_CHECKPOINT, log_starts),
-        (CLEANER_CHECKPOINT, cleaned),
+        (CLEANER_CHECKPOINT, cleaner_offsets),
     ):
         if offsets or name != CLEANER_CHECKPOINT:
             write_durably(os.path.join(output, name), format_offset_checkpoint(offsets).encode())
@@ -599,12 +601,12 @@ def replace_link_by_copy(path: str) -> None:
     """Replace a link to a log of the dump by a copy."""
     if _is_only_link(os.lstat(path)):
         return
-    copy = f"{path}.copy"
+    copy_path = f"{path}.copy"
     status = os.stat(path)
-    _copy_log(path, copy, status.st_size)
-    _set_mtime(copy, status.st_mtime_ns)
+    _copy_log(path, copy_path, status.st_size)
+    _set_mtime(copy_path, status.st_mtime_ns)
     with publishing(path, "replace a link"):
-        os.replace(copy, path)
+        os.replace(copy_path, path)
 
 
 def truncate_log(path: str, size_bytes: int) -> None:
@@ -625,11 +627,11 @@ def _is_only_link(info: os.stat_result) -> bool:
 
 def _open_unlinked(path: str, flags: int) -> int:
     """Open a log for writing, but not through a link, which may point into the dump."""
-    opened = os.open(path, flags | os.O_NOFOLLOW)
-    if not _is_only_link(os.fstat(opened)):
-        os.close(opened)
+    descriptor = os.open(path, flags | os.O_NOFOLLOW)
+    if not _is_only_link(os.fstat(descriptor)):
+        os.close(descriptor)
         raise OSError(errno.EMLINK, "the file has another hard link", path)
-    return opened
+    return descriptor
 
 
 def _link_log(source: str, target: str) -> bool:
@@ -658,22 +660,24 @@ def _copy_log(source: str, target: str, size_bytes: int) -> None:
         copied_bytes = 0
         while copied_bytes < size_bytes:
             chunk_bytes = min(_COPY_BYTES, size_bytes - copied_bytes)
-            moved = _copy_range(
+            moved_bytes = _copy_range(
                 source_file.fileno(), target_file.fileno(), chunk_bytes, copied_bytes
             )
-            if moved == 0:
+            if moved_bytes == 0:
                 break
-            copied_bytes += moved
+            copied_bytes += moved_bytes
 
 
-def _copy_range(old: int, new: int, size_bytes: int, offset: int) -> int:
+def _copy_range(
+    source_descriptor: int, target_descriptor: int, size_bytes: int, offset: int
+) -> int:
     try:
-        return os.copy_file_range(old, new, size_bytes, offset, offset)
+        return os.copy_file_range(source_descriptor, target_descriptor, size_bytes, offset, offset)
     except OSError as error:
         if error.errno not in _NO_RANGE_COPIES:
             raise
-    os.lseek(new, offset, os.SEEK_SET)
-    return os.sendfile(new, old, offset, size_bytes)
+    os.lseek(target_descriptor, offset, os.SEEK_SET)
+    return os.sendfile(target_descriptor, source_descriptor, offset, size_bytes)
 
 
 def write_log(target: str, chunks: Iterable[Bytes]) -> None:

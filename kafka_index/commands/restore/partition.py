@@ -197,12 +197,12 @@ def restore_group(
         config=settings.config, target_root=root, run_id=new_run_id(), keeps_manifest=False
     )
     restore = _GroupRestore(root, settings, build)
-    parts = [
+    subtasks = [
         partial(restore.restore_log, plan, *log)
         for plan in group
         for log in logs_in_context(plan, settings.config)
     ]
-    return SplittableTask(parts, partial(restore.finish, group))
+    return SplittableTask(subtasks, partial(restore.finish, group))
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +286,7 @@ class _GroupRestore:
         self, restored: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
     ) -> _ReadyPartition | None:
         """Return a partition that can be published; None if the partition is skipped."""
-        salvage, dropped = self.settings.salvage, self.settings.dropped
+        salvage, dropped_selection = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         log_restore = self._log_restore(plan, context)
         logs = repair_missing_offsets(plan, _remove_logs_after_limit(logs, self.build), log_restore)
@@ -297,18 +297,20 @@ class _GroupRestore:
                 {os.path.dirname(batch_range.path) for batch_range in repair.batches}
             )
         ]
-        failed = next((log for log in logs if log.staged.report.status == FAILED), None)
+        failed_log = next((log for log in logs if log.staged.report.status == FAILED), None)
         restored.lost = [lost for log in logs for lost in log.lost]
-        if failed is not None and salvage is not Salvage.NONE:
-            _skip_failed(restored, failed.staged.report, logs)
+        if failed_log is not None and salvage is not Salvage.NONE:
+            _skip_failed(restored, failed_log.staged.report, logs)
             return None
         restored.lost += lost_gaps(plan, logs, context.replica_repair.decompressor)
-        cleaned = sum(log.facts.offsets.cleaned_count for log in logs)
-        if cleaned:
-            restored.notes.append(f"offsets are missing in {cleaned} gaps, as after compaction")
+        cleaned_gap_count = sum(log.facts.offsets.cleaned_count for log in logs)
+        if cleaned_gap_count:
+            restored.notes.append(
+                f"offsets are missing in {cleaned_gap_count} gaps, as after compaction"
+            )
         if salvage is Salvage.NONE and restored.lost:
-            first = restored.lost[0]
-            reason = f"{first.code}: {first.reason}; --salvage none skips the partition"
+            first_loss = restored.lost[0]
+            reason = f"{first_loss.code}: {first_loss.reason}; --salvage none skips the partition"
             restored.skip(DAMAGED, reason)
             return None
         start = _read_start(restored, plan, logs[0].source)
@@ -316,33 +318,40 @@ class _GroupRestore:
         restored.last_epoch = max([log.facts.last_epoch for log in logs] + epochs)
         producers = start.state.entries["producer_id"].tolist()
         restored.max_producer_id = max([log.facts.max_producer_id for log in logs] + producers)
-        last, end = logs[-1], log_end(logs[-1])
-        is_complete = not (restored.lost or last.is_limited)
-        is_local = not store_of(last.source.log_path).needs_requests
-        if is_complete and is_local and has_entries_beyond(last.source, end, INT64_MAX):
+        last_log, log_end_offset = logs[-1], log_end(logs[-1])
+        is_complete = not (restored.lost or last_log.is_limited)
+        is_local = not store_of(last_log.source.log_path).needs_requests
+        if (
+            is_complete
+            and is_local
+            and has_entries_beyond(last_log.source, log_end_offset, INT64_MAX)
+        ):
             restored.notes.append(
-                f"the log ends at {end}, but its index files contain later offsets: later records "
-                "are lost, or the log was copied before its index files"
+                f"the log ends at {log_end_offset}, but its index files contain later offsets: "
+                "later records are lost, or the log was copied before its index files"
             )
-        if start.log_start_offset > end and last.is_limited:
+        if start.log_start_offset > log_end_offset and last_log.is_limited:
             restored.notes.append(
-                f"the log is truncated at {end}, before the log start offset "
+                f"the log is truncated at {log_end_offset}, before the log start offset "
                 f"{start.log_start_offset}: no record remains"
             )
-            start = replace(start, checkpointed_log_start=end)
-        if start.log_start_offset > end:
+            start = replace(start, checkpointed_log_start=log_end_offset)
+        if start.log_start_offset > log_end_offset:
             restored.skip(
                 LOG_START_ABOVE_END,
-                f"the log end offset {end} is below the log start offset {start.log_start_offset}, "
-                "so a broker would delete the log (--log-start sets another log start offset)",
+                f"the log end offset {log_end_offset} is below the log start offset "
+                f"{start.log_start_offset}, so a broker would delete the log (--log-start sets "
+                "another log start offset)",
             )
             return None
         if plan.edits is not None:
             logs = _edit_transactions(restored, logs, plan.edits, log_restore)
-        if dropped is not None and not is_internal(plan.partition):
+        if dropped_selection is not None and not is_internal(plan.partition):
             max_bytes = self.settings.max_decompressed_bytes
             try:
-                logs = _drop_records(restored, logs, start, log_restore, dropped, max_bytes)
+                logs = _drop_records(
+                    restored, logs, start, log_restore, dropped_selection, max_bytes
+                )
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
@@ -488,9 +497,9 @@ class LogRestore:
         except CorruptObjectError:
             if salvage is Salvage.NONE or not is_backup_path(source.log_path):
                 raise
-            damaged = write_intact_objects(source, target, salvage)
+            damaged_objects = write_intact_objects(source, target, salvage)
             restored = self._repair_damage(self._stage_log(source, target), salvage)
-            restored.lost = add_object_errors(restored.lost, damaged, source)
+            restored.lost = add_object_errors(restored.lost, damaged_objects, source)
             if _has_lost_end(restored.lost, restored.facts):
                 restored.keeps_end = False
             return restored
@@ -530,8 +539,8 @@ class LogRestore:
     ) -> RestoredLog:
         """Insert batches of other copies at ascending positions, and stage the log again."""
         self._log_salvage(log).insert(batches)
-        restaged = self._restage_log(log)
-        return replace(log, staged=restaged.staged, facts=restaged.facts)
+        restaged_log = self._restage_log(log)
+        return replace(log, staged=restaged_log.staged, facts=restaged_log.facts)
 
     def write_logs(self, batches: Sequence[BatchRange], template: SegmentFile) -> list[RestoredLog]:
         """Write batches of other copies as logs of the output: one log per segment."""
@@ -561,12 +570,12 @@ class LogRestore:
 
         The facts of the log still describe all batches of the old log.
         """
-        rewritten = f"{log.path}.dropped"
+        rewritten_path = f"{log.path}.dropped"
         with publishing(log.path, "write a log without the dropped records"):
             mtime_ns = os.stat(log.path).st_mtime_ns
-            rewriter.rewrite(log.current_segment(), rewritten)
-            os.utime(rewritten, ns=(mtime_ns, mtime_ns))
-            os.replace(rewritten, log.path)
+            rewriter.rewrite(log.current_segment(), rewritten_path)
+            os.utime(rewritten_path, ns=(mtime_ns, mtime_ns))
+            os.replace(rewritten_path, log.path)
         return replace(log, staged=self._restage_log(log).staged)
 
     def _log_path(self, base_offset: int) -> str:
@@ -606,9 +615,10 @@ def segment_at(path: str, source: SegmentFile) -> SegmentFile:
 
 
 def _has_lost_end(lost: Sequence[LostRange], facts: LogFacts) -> bool:
-    end = facts.offsets.end_offset
+    end_offset = facts.offsets.end_offset
     return any(
-        lost_range.first_offset is None or lost_range.first_offset >= end for lost_range in lost
+        lost_range.first_offset is None or lost_range.first_offset >= end_offset
+        for lost_range in lost
     )
 
 
@@ -625,11 +635,11 @@ def repair_missing_offsets(
     if not replica_repair:
         return logs
     logs = list(logs)
-    start = _missing_log_start(plan, logs, replica_repair)
-    if start is not None:
+    log_start_offset = _missing_log_start(plan, logs, replica_repair)
+    if log_start_offset is not None:
         cleaning = plan.known_offsets.cleaning
         cleaned_to = (cleaning.cleaned_to or 0) if cleaning.is_compacted else None
-        repair = replica_repair.find_head(start, logs[0].source.base_offset, cleaned_to)
+        repair = replica_repair.find_head(log_start_offset, logs[0].source.base_offset, cleaned_to)
         if repair.batches:
             logs[0].repairs.append(repair)
             logs = [*log_restore.write_logs(repair.batches, logs[0].source), *logs]
@@ -703,26 +713,30 @@ def _find_missing(
 
 
 def _split_range(
-    missing: MissingRange, base_offset: int
+    missing_range: MissingRange, base_offset: int
 ) -> tuple[MissingRange | None, MissingRange | None]:
     """Split a missing range at the base offset of a log."""
-    first, end = missing.first_offset, missing.end_offset
+    first_offset, end_offset = missing_range.first_offset, missing_range.end_offset
     return (
-        replace(missing, end_offset=min(end, base_offset)) if first < base_offset else None,
-        replace(missing, first_offset=max(first, base_offset)) if end > base_offset else None,
+        replace(missing_range, end_offset=min(end_offset, base_offset))
+        if first_offset < base_offset
+        else None,
+        replace(missing_range, first_offset=max(first_offset, base_offset))
+        if end_offset > base_offset
+        else None,
     )
 
 
 def _find_in_replicas(
-    replica_repair: ReplicaRepair, missing: MissingRange, cleaning: Cleaning
+    replica_repair: ReplicaRepair, missing_range: MissingRange, cleaning: Cleaning
 ) -> RangeRepair:
     """Find missing offsets in other copies, unless the log cleaner may have removed the records."""
-    cleaned_to = cleaning.cleaned_to if missing.cause is Cause.COMPACTED else None
+    cleaned_to = cleaning.cleaned_to if missing_range.cause is Cause.COMPACTED else None
     # If the cleaner offset is unknown, removed records might reappear: repair nothing.
-    is_unknown = missing.cause is Cause.UNKNOWN and cleaning.is_compacted
+    is_unknown = missing_range.cause is Cause.UNKNOWN and cleaning.is_compacted
     accepts = not (is_unknown and cleaning.cleaned_to is None)
     return replica_repair.find(
-        missing.first_offset, missing.end_offset, cleaned_to, accepts=accepts
+        missing_range.first_offset, missing_range.end_offset, cleaned_to, accepts=accepts
     )
 
 
@@ -756,16 +770,23 @@ def lost_gaps(
     repairs = [repair for log in logs for repair in log.repairs]
     losses = []
     for missing_range in missing.unexplained:
-        for first, end in subtract_ranges(
+        for first_offset, end_offset in subtract_ranges(
             [(missing_range.first_offset, missing_range.end_offset)], known_ranges
         ):
-            if not any(repair.explains(first, end) for repair in repairs):
+            if not any(repair.explains(first_offset, end_offset) for repair in repairs):
                 repair = next(
-                    (candidate for candidate in repairs if candidate.covers(first, end)), None
+                    (
+                        candidate
+                        for candidate in repairs
+                        if candidate.covers(first_offset, end_offset)
+                    ),
+                    None,
                 )
                 losses.append(
                     _gap_loss(
-                        logs, replace(missing_range, first_offset=first, end_offset=end), repair
+                        logs,
+                        replace(missing_range, first_offset=first_offset, end_offset=end_offset),
+                        repair,
                     )
                 )
     for number, count in missing.omitted_counts.items():
@@ -777,45 +798,47 @@ def lost_gaps(
 
 
 def _gap_loss(
-    logs: Sequence[RestoredLog], missing: MissingRange, repair: RangeRepair | None
+    logs: Sequence[RestoredLog], missing_range: MissingRange, repair: RangeRepair | None
 ) -> LostRange:
-    first, last = missing.first_offset, missing.last_offset
-    code, description = GAP, f"offsets {first} to {last} are in no segment"
-    is_between = missing.log > 0 and missing.position_bytes == 0
-    source = logs[missing.log - is_between].source
-    is_checkpointed = missing.why == BY_CHECKPOINTS
+    first_offset, last_offset = missing_range.first_offset, missing_range.last_offset
+    code, description = GAP, f"offsets {first_offset} to {last_offset} are in no segment"
+    is_between = missing_range.log > 0 and missing_range.position_bytes == 0
+    source = logs[missing_range.log - is_between].source
+    is_checkpointed = missing_range.why == BY_CHECKPOINTS
     if is_checkpointed:
         code = BELOW_COMMITTED
-        count = last - first + 1
-        description = (
-            f"the log ends at {first}, but the checkpoints of the dump contain {count} more offsets"
-        )
-    elif missing.location is GapLocation.HEAD:
-        description = f"the log start offset is {first}, but {description}"
-    elif repair is not None and (rejected := repair.rejecting_replicas(first, missing.end_offset)):
+        count = last_offset - first_offset + 1
+        description = f"the log ends at {first_offset}, but the checkpoints of the dump contain "
+        description += f"{count} more offsets"
+    elif missing_range.location is GapLocation.HEAD:
+        description = f"the log start offset is {first_offset}, but {description}"
+    elif repair is not None and (
+        rejecting_replicas := repair.rejecting_replicas(first_offset, missing_range.end_offset)
+    ):
         description += (
-            f", and the batches in {', '.join(rejected)} are not used, because the log cleaner may "
-            "have removed the records"
+            f", and the batches in {', '.join(rejecting_replicas)} are not used, because the log "
+            "cleaner may have removed the records"
         )
     elif repair is not None:
-        description = f"offsets {first} to {last} are also missing in {', '.join(repair.replicas)}"
-    reason = description if is_checkpointed else f"{description}; {missing.why}"
-    segment, is_known = (source.base_offset, source.log_path), missing.cause is Cause.LOST
-    return LostRange(*segment, first, last, code, reason, is_known=is_known)
+        description = f"offsets {first_offset} to {last_offset} are also missing in "
+        description += ", ".join(repair.replicas)
+    reason = description if is_checkpointed else f"{description}; {missing_range.why}"
+    segment, is_known = (source.base_offset, source.log_path), missing_range.cause is Cause.LOST
+    return LostRange(*segment, first_offset, last_offset, code, reason, is_known=is_known)
 
 
 def _remove_logs_after_limit(
     logs: Sequence[RestoredLog], settings: BuildSettings
 ) -> Sequence[RestoredLog]:
     """Remove the logs after the limit of the partition; return the remaining logs."""
-    last = next((number for number, log in enumerate(logs) if log.is_limited), None)
-    if last is None:
+    last_number = next((number for number, log in enumerate(logs) if log.is_limited), None)
+    if last_number is None:
         return logs
-    for log in logs[last + 1 :]:
+    for log in logs[last_number + 1 :]:
         log.staged.remove_scratch(settings)
         with publishing(log.path, "remove a log after the requested end"):
             os.unlink(log.path)
-    return logs[: last + 1]
+    return logs[: last_number + 1]
 
 
 def _read_start(
@@ -826,7 +849,7 @@ def _read_start(
     if first_segment.partition_directory != plan.base.directory and tiered is None:
         name = segment_file_name(first_segment.base_offset, LOG_SUFFIX)
         first_segment = replace(first_segment, log_path=os.path.join(plan.base.directory, name))
-    read = partial(
+    read_start = partial(
         PartitionStart.read,
         first_segment,
         None,
@@ -834,7 +857,7 @@ def _read_start(
         log_start_offset=plan.log_start_offset,
     )
     try:
-        start = read(with_epochs=True)
+        start = read_start(with_epochs=True)
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
@@ -842,7 +865,7 @@ def _read_start(
         if error.path is not None and not isinstance(error, LinkedOutError):
             unread = Skipped(error.path, BAD_CHECKPOINT, detail=error.described)
             restored.unread.append(unread.description)
-        start = read(with_epochs=False)
+        start = read_start(with_epochs=False)
     return start if tiered is None else replace(start, checkpointed_log_start=plan.log_start_offset)
 
 
@@ -872,19 +895,19 @@ def _drop_records(
     logs: Sequence[RestoredLog],
     start: PartitionStart,
     log_restore: LogRestore,
-    dropped: Selection,
+    dropped_selection: Selection,
     max_decompressed_bytes: int,
 ) -> Sequence[RestoredLog]:
     """Drop records from logs; raise `CorruptLogError` if a record cannot be read."""
     try:
         match = match_partition(
             [log.current_segment() for log in logs],
-            dropped,
+            dropped_selection,
             PartitionState(start.state.entries),
             max_decompressed_bytes=max_decompressed_bytes,
             checks_revival=False,
         )
-        rewriter = SegmentRewriter(match, dropped, max_decompressed_bytes)
+        rewriter = SegmentRewriter(match, dropped_selection, max_decompressed_bytes)
         restored.dropped, restored.dropped_by_key = match.dropped, dict(match.by_key)
         return [
             log_restore.drop_records(log, rewriter)

@@ -169,7 +169,7 @@ def plan_restore(request: RestoreRequest, dump: Dump, source: SourceCluster) -> 
     topic_ids_by_name = {**source.topic_ids(), **read_topic_ids(dump)}
     unidentified_topics = topics_without_id(dump, topic_ids_by_name)
     new_ids = {topic: new_uuid() for topic in unidentified_topics} if request.new_topic_ids else {}
-    new_ids |= {new: new_uuid() for new in request.renames.values()}
+    new_ids |= {new_name: new_uuid() for new_name in request.renames.values()}
     topic_ids = _assign_topic_ids(dump, topic_ids_by_name, new_ids, request.renames)
     policies = source.cleanup_policies(request.config.properties, dump)
     partitions = []
@@ -216,13 +216,13 @@ def _check_renames(dump: Dump, renames: Mapping[str, str]) -> None:
     """Reject renames of topics that the dump lacks, and new names that are used twice."""
     topics = {partition.topic for partition in (*dump.replicas, *dump.without_logs)}
     unrenamed_topics = topics.difference(renames)
-    for old, new in renames.items():
-        if old not in topics:
-            raise InputError("the topic of --rename is not in the input", found=old)
-        if new in unrenamed_topics or list(renames.values()).count(new) > 1:
+    for old_name, new_name in renames.items():
+        if old_name not in topics:
+            raise InputError("the topic of --rename is not in the input", found=old_name)
+        if new_name in unrenamed_topics or list(renames.values()).count(new_name) > 1:
             raise InputError(
                 "after --rename, two topics would have the same name",
-                found=new,
+                found=new_name,
                 hint="choose another name",
             )
 
@@ -262,7 +262,9 @@ def _assign_topic_ids(
     # A renamed topic gets a new ID.
     ids = {topic: topic_id for topic, topic_id in source_ids.items() if topic not in renames}
     ids |= new_ids
-    ids |= {old: ids[new] for old, new in renames.items() if old not in ids}
+    ids |= {
+        old_name: ids[new_name] for old_name, new_name in renames.items() if old_name not in ids
+    }
     missing = topics_without_id(dump, ids)
     if missing:
         raise _unknown_id_error(dump, missing)

@@ -178,35 +178,37 @@ class ReplicaRepair:
         """
         missing_ranges: list[OffsetRange] = [(first_offset, end_offset)]
         batches: list[BatchRange] = []
-        rejected: list[BatchRange] = []
-        gaps: list[OffsetRange] = []
-        explained: list[OffsetRange] = []
+        rejected_batches: list[BatchRange] = []
+        gap_ranges: list[OffsetRange] = []
+        explained_ranges: list[OffsetRange] = []
         replicas = []
         for replica in self._other_replicas:
             replica_cleaned_to = replica.root.cleaned_to(replica.partition) or 0
             is_accepted = accepts and (cleaned_to is None or replica_cleaned_to >= cleaned_to)
             try:
                 for replica_batches in self._read_range(replica, first_offset, end_offset):
-                    gaps += replica_batches.gaps
-                    explained += replica_batches.explained(replica_cleaned_to)
+                    gap_ranges += replica_batches.gaps
+                    explained_ranges += replica_batches.explained(replica_cleaned_to)
                     if is_accepted:
                         missing_ranges = _select_batches(replica_batches, missing_ranges, batches)
                     else:
-                        _select_batches(replica_batches, [(first_offset, end_offset)], rejected)
+                        _select_batches(
+                            replica_batches, [(first_offset, end_offset)], rejected_batches
+                        )
                     if replica.directory not in replicas:
                         replicas.append(replica.directory)
             except KafkaIndexError as error:
                 if is_retriable(error):
                     raise
-        missing = subtract_ranges(missing_ranges, explained)
+        missing = subtract_ranges(missing_ranges, explained_ranges)
         return RangeRepair(
             first_offset,
             end_offset,
             tuple(_join_neighbors(batches)),
             tuple(replicas),
             tuple(missing),
-            tuple(subtract_ranges(missing, gaps)),
-            tuple(rejected),
+            tuple(subtract_ranges(missing, gap_ranges)),
+            tuple(rejected_batches),
         )
 
     def find_head(
@@ -225,12 +227,14 @@ class ReplicaRepair:
         self, replica: Replica, first_offset: int, end_offset: int
     ) -> Iterator[_ReplicaBatches]:
         """Yield the batches of a copy in a range, if the copy has the same history."""
-        before = self._compare_nearest(replica, first_offset, is_after=False)
-        after = self._compare_nearest(replica, end_offset, is_after=True)
-        if _Comparison.DIFFERS in (before, after):
+        comparison_before = self._compare_nearest(replica, first_offset, is_after=False)
+        comparison_after = self._compare_nearest(replica, end_offset, is_after=True)
+        if _Comparison.DIFFERS in (comparison_before, comparison_after):
             return
         # Copies with a common batch have equal records before the batch.
-        base_epochs = None if after is _Comparison.EQUAL else self._base_epochs(end_offset)
+        base_epochs = (
+            None if comparison_after is _Comparison.EQUAL else self._base_epochs(end_offset)
+        )
         position = _Position(first_offset)
         files = replica.segments.files()
         numbers = _overlapping(replica, first_offset - 1, end_offset + 1)
@@ -238,7 +242,7 @@ class ReplicaRepair:
             if number == 0:
                 position.is_adjacent = True
             rows = self._intact_batches(replica, number)
-            yield _ReplicaBatches.of(
+            yield _ReplicaBatches.select(
                 files[number], rows, position, first_offset, end_offset, base_epochs
             )
 
@@ -293,8 +297,10 @@ class ReplicaRepair:
         segment = files[number]
         batches = self._read_logs.pop(segment.log_path, None)
         if batches is None:
-            end = files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
-            batches = read_intact_batches(segment, end, self.decompressor)
+            next_base_offset = (
+                files[number + 1].base_offset if number + 1 < len(files) else INT64_MAX
+            )
+            batches = read_intact_batches(segment, next_base_offset, self.decompressor)
         self._read_logs[segment.log_path] = batches
         while len(self._read_logs) > _CACHED_LOGS:
             self._read_logs.pop(next(iter(self._read_logs)))
@@ -348,7 +354,7 @@ class _ReplicaBatches:
     cleaned_end: int
 
     @classmethod
-    def of(
+    def select(
         cls,
         segment: SegmentFile,
         batches: IntactBatches,
@@ -392,8 +398,8 @@ class _ReplicaBatches:
 def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
     """Return the numbers of the logs that may have offsets of a range, the end exclusive."""
     bases = replica.segments.base_offsets
-    first = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
-    return list(range(first, int(np.searchsorted(bases, end_offset, "left"))))
+    first_number = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
+    return list(range(first_number, int(np.searchsorted(bases, end_offset, "left"))))
 
 
 def _batches_around(rows: IntactRows, offset: int, *, is_after: bool) -> IntactRows:
@@ -407,11 +413,11 @@ def _select_batches(
     replica_batches: _ReplicaBatches, ranges: Sequence[OffsetRange], batches: list[BatchRange]
 ) -> list[OffsetRange]:
     """Add the batches in ranges of offsets to the batches; return the remaining ranges."""
-    covered = []
-    for start, end in ranges:
-        first = int(np.searchsorted(replica_batches.rows["first_offset"], start))
-        stop = int(np.searchsorted(replica_batches.rows["last_offset"], end))
-        rows = replica_batches.rows[first:stop]
+    covered_ranges = []
+    for first_offset, end_offset in ranges:
+        first_row = int(np.searchsorted(replica_batches.rows["first_offset"], first_offset))
+        end_row = int(np.searchsorted(replica_batches.rows["last_offset"], end_offset))
+        rows = replica_batches.rows[first_row:end_row]
         if not len(rows):
             continue
         is_next = (rows["position_bytes"][1:] == rows["end_bytes"][:-1]) & (
@@ -420,7 +426,7 @@ def _select_batches(
         edges = [0, *(np.flatnonzero(~is_next) + 1).tolist(), len(rows)]
         for low, high in pairwise(edges):
             span = int(rows["first_offset"][low]), int(rows["last_offset"][high - 1]) + 1
-            covered.append(span)
+            covered_ranges.append(span)
             batches.append(
                 BatchRange(
                     replica_batches.segment.log_path,
@@ -430,43 +436,43 @@ def _select_batches(
                     replica_batches.segment.base_offset,
                 )
             )
-    return subtract_ranges(ranges, covered)
+    return subtract_ranges(ranges, covered_ranges)
 
 
 def _join_neighbors(batches: Iterable[BatchRange]) -> list[BatchRange]:
     """Sort batches by offset, and join neighbors in a log."""
-    joined: list[BatchRange] = []
+    joined_ranges: list[BatchRange] = []
     for batch_range in sorted(batches, key=attrgetter("first_offset")):
-        last = joined[-1] if joined else None
-        if last is not None and (last.path, last.end_bytes) == (
+        previous = joined_ranges[-1] if joined_ranges else None
+        if previous is not None and (previous.path, previous.end_bytes) == (
             batch_range.path,
             batch_range.start_bytes,
         ):
-            joined[-1] = last._replace(
+            joined_ranges[-1] = previous._replace(
                 end_bytes=batch_range.end_bytes, end_offset=batch_range.end_offset
             )
         else:
-            joined.append(batch_range)
-    return joined
+            joined_ranges.append(batch_range)
+    return joined_ranges
 
 
 def subtract_ranges(
-    spans: Iterable[OffsetRange], removed: Iterable[OffsetRange]
+    ranges: Iterable[OffsetRange], subtracted_ranges: Iterable[OffsetRange]
 ) -> list[OffsetRange]:
     """Return the parts of ascending ranges that are not in other ranges, the ends exclusive."""
-    excluded = sorted(removed)
-    remaining = []
+    removed_ranges = sorted(subtracted_ranges)
+    remaining_ranges = []
     number = 0
-    for first, end in spans:
-        start = first
-        while number < len(excluded) and excluded[number][1] <= start:
+    for first_offset, end_offset in ranges:
+        remaining_offset = first_offset
+        while number < len(removed_ranges) and removed_ranges[number][1] <= remaining_offset:
             number += 1
-        for low, high in islice(excluded, number, None):
-            if low >= end:
+        for low, high in islice(removed_ranges, number, None):
+            if low >= end_offset:
                 break
-            if start < low:
-                remaining.append((start, low))
-            start = max(start, high)
-        if start < end:
-            remaining.append((start, end))
-    return remaining
+            if remaining_offset < low:
+                remaining_ranges.append((remaining_offset, low))
+            remaining_offset = max(remaining_offset, high)
+        if remaining_offset < end_offset:
+            remaining_ranges.append((remaining_offset, end_offset))
+    return remaining_ranges

@@ -149,7 +149,8 @@ class Until:
             for topic, partition_offsets in self.offsets.items()
         )
         transaction_ends = sorted(
-            (partition.directory_name, end) for partition, end in self.transaction_ends.items()
+            (partition.directory_name, end_offset)
+            for partition, end_offset in self.transaction_ends.items()
         )
         return f"{self.relative or self.time_ms} {offsets} {transaction_ends} {self.is_consistent}"
 

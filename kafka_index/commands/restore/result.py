@@ -88,8 +88,8 @@ class LostRange:
 
     @property
     def is_empty(self) -> bool:
-        first, last = self.first_offset, self.last_offset
-        return first is not None and last is not None and last < first
+        first_offset, last_offset = self.first_offset, self.last_offset
+        return first_offset is not None and last_offset is not None and last_offset < first_offset
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,17 +337,17 @@ class RestoreResult(Result):
         """The numbers of restored, lost and skipped partitions and records."""
         counts = self.counts
         partitions = plural(len(self.partitions), "partition")
-        skipped = counts[f"partitions_{SKIPPED}"]
-        if self.lost or skipped:
+        skipped_count = counts[f"partitions_{SKIPPED}"]
+        if self.lost or skipped_count:
             outcome = f"{partitions} restored"
-            if skipped:
-                outcome = f"{skipped:,} of {partitions} skipped"
+            if skipped_count:
+                outcome = f"{skipped_count:,} of {partitions} skipped"
             text = ", ".join([*format_losses(self.lost), outcome])
         else:
             until = f" up to {self.until}" if self.until else ""
-            read = " in the files that could be read" if self.unread else ""
+            read_scope = " in the files that could be read" if self.unread else ""
             keys = ", except the records to drop" if self.records_by_line else ""
-            text = f"{partitions} restored, nothing lost{until}{self.of_topics}{read}{keys}"
+            text = f"{partitions} restored, nothing lost{until}{self.of_topics}{read_scope}{keys}"
         for count, state in (
             (counts["offsets_clamped"], "reset to the log end"),
             (counts["offsets_beyond_end"], "after the log end"),
@@ -387,11 +387,12 @@ class RestoreResult(Result):
         """The effect of the requested end, of the keys to drop, and of hard links."""
         facts = []
         if self.until:
-            truncated = [restored for restored in self.partitions if restored.is_limited]
-            empty = sum(not restored.size_bytes for restored in truncated)
+            truncated_partitions = [restored for restored in self.partitions if restored.is_limited]
+            empty_count = sum(not restored.size_bytes for restored in truncated_partitions)
+            logs = plural(len(truncated_partitions), "log")
             facts.append(
-                f"{plural(len(truncated), 'log')} of {len(self.partitions):,} truncated at "
-                f"{self.until}" + (f"; {empty:,} are empty" if empty else "")
+                f"{logs} of {len(self.partitions):,} truncated at {self.until}"
+                + (f"; {empty_count:,} truncated logs are empty" if empty_count else "")
             )
         if self.records_by_line:
             facts.append(format_dropped(self.partitions))
@@ -405,7 +406,7 @@ class RestoreResult(Result):
     @property
     def sections(self) -> list[Section]:
         """Records by line of the keys, skipped partitions, offsets not reset, and the runbook."""
-        skipped = [
+        skip_reasons = [
             f"{restored.partition.directory_name}: {restored.reason}"
             for restored in self.partitions
             if restored.is_skipped
@@ -417,7 +418,10 @@ class RestoreResult(Result):
         return [
             *key_sections(self.records_by_line),
             Section(
-                f"{plural(len(skipped), 'partition')} skipped:", skipped, BAD, noun="partition"
+                f"{plural(len(skip_reasons), 'partition')} skipped:",
+                skip_reasons,
+                BAD,
+                noun="partition",
             ),
             Section(
                 f"{plural(len(not_reset), 'committed offset')} not reset:",
@@ -445,12 +449,12 @@ class RestoreResult(Result):
         """Partitions by status, lost ranges, and committed offsets by status."""
         statuses = Counter(map(partition_status, self.partitions))
         not_reset = sum(offset.status == BEYOND_END for offset in self.beyond_end)
-        truncated = sum(restored.is_limited for restored in self.partitions)
+        truncated_count = sum(restored.is_limited for restored in self.partitions)
         return {
             **{
                 f"partitions_{status}": statuses[status] for status in (RESTORED, SALVAGED, SKIPPED)
             },
-            **({"partitions_cut": truncated} if self.until else {}),
+            **({"partitions_cut": truncated_count} if self.until else {}),
             **key_counts(self.records_by_line),
             "records_dropped": sum(restored.dropped or 0 for restored in self.partitions),
             "lost_ranges": len(self.lost),
@@ -488,21 +492,21 @@ def format_losses(lost: Sequence[LostRange]) -> list[str]:
     return texts
 
 
-def _format_lost_amount(lost: Sequence[LostRange]) -> str:
+def _format_lost_amount(lost_ranges: Sequence[LostRange]) -> str:
     """Return the number of lost records, and of offsets in ranges with unknown records."""
-    records = sum(lost_range.records or 0 for lost_range in lost)
-    uncounted = [lost_range for lost_range in lost if lost_range.records is None]
+    records = sum(lost_range.records or 0 for lost_range in lost_ranges)
+    uncounted_ranges = [lost_range for lost_range in lost_ranges if lost_range.records is None]
     offset_counts = [
         lost_range.last_offset - lost_range.first_offset + 1
-        for lost_range in uncounted
+        for lost_range in uncounted_ranges
         if lost_range.first_offset is not None and lost_range.last_offset is not None
     ]
     amounts = []
-    if records or not uncounted:
+    if records or not uncounted_ranges:
         amounts.append(plural(records, "record"))
     if offset_counts:
         amounts.append(plural(sum(offset_counts), "offset"))
-    if len(offset_counts) == len(uncounted):
+    if len(offset_counts) == len(uncounted_ranges):
         return " and ".join(amounts)
     return f"at least {' and '.join(amounts)}" if amounts else "an unknown number of records"
 
@@ -510,11 +514,13 @@ def _format_lost_amount(lost: Sequence[LostRange]) -> str:
 def format_dropped(partitions: Iterable[RestoredPartition]) -> str:
     """Return a text about the number of dropped records."""
     partitions_in_output = [restored for restored in partitions if not restored.is_skipped]
-    dropped = sum(restored.dropped or 0 for restored in partitions_in_output)
-    if not dropped:
+    dropped_count = sum(restored.dropped or 0 for restored in partitions_in_output)
+    if not dropped_count:
         return "no record has a key of --drop-keys: check the encoding of the keys in FILE"
-    losing = sum(bool(restored.dropped) for restored in partitions_in_output)
-    return f"{plural(dropped, 'record')} dropped by key in {plural(losing, 'partition')}"
+    losing_count = sum(bool(restored.dropped) for restored in partitions_in_output)
+    return (
+        f"{plural(dropped_count, 'record')} dropped by key in {plural(losing_count, 'partition')}"
+    )
 
 
 def report_rows(
@@ -670,35 +676,36 @@ def _cluster_steps(facts: RunbookFacts) -> Iterator[str]:
 
 
 def _list_losses(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    skipped = [restored for restored in result.partitions if restored.is_skipped]
-    salvaged = [
+    skipped_partitions = [restored for restored in result.partitions if restored.is_skipped]
+    salvaged_partitions = [
         restored for restored in result.partitions if restored.lost and not restored.is_skipped
     ]
     yield "WHAT CANNOT BE RESTORED"
     offsets = (*result.beyond_end, *result.not_renamed)
-    if not (skipped or salvaged or facts.notes or facts.groups or offsets):
+    if not (skipped_partitions or salvaged_partitions or facts.notes or facts.groups or offsets):
         yield "  No loss was found. A loss is not detected if no log, checkpoint or batch header of"
         yield "  the dump shows the loss."
     yield from _first_lines(
         [
             f"{restored.partition.directory_name}: skipped: {restored.reason}"
-            for restored in skipped
+            for restored in skipped_partitions
         ],
         "more partitions, in the report",
     )
-    for restored in salvaged[:_MAX_LISTED]:
+    for restored in salvaged_partitions[:_MAX_LISTED]:
         for lost in restored.lost[:_MAX_LISTED]:
             records = (
                 "unknown number of records" if lost.records is None else f"records: {lost.records}"
             )
-            last = "?" if lost.last_offset is None else lost.last_offset
+            last_offset = "?" if lost.last_offset is None else lost.last_offset
             yield (
-                f"  {restored.partition.directory_name}: offsets {lost.first_offset} to {last} "
-                f"({records}): {lost.reason}"
+                f"  {restored.partition.directory_name}: offsets {lost.first_offset} to "
+                f"{last_offset} ({records}): {lost.reason}"
             )
-    yield from _suggest_salvage_batches(salvaged)
-    if len(salvaged) > _MAX_LISTED:
-        yield f"  and losses of {len(salvaged) - _MAX_LISTED} more partitions, in the report"
+    yield from _suggest_salvage_batches(salvaged_partitions)
+    if len(salvaged_partitions) > _MAX_LISTED:
+        more_count = len(salvaged_partitions) - _MAX_LISTED
+        yield f"  and losses of {more_count} more partitions, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new ID. These groups may lose their offsets: {', '.join(groups)}"
     yield from _list_renamed_offsets(result, facts)
@@ -710,23 +717,23 @@ def _list_losses(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
 
 def _list_renamed_offsets(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     """Yield the number of committed offsets under the old name of each renamed topic."""
-    for old, new in facts.renames.items():
-        groups = Counter(offset.group for offset in result.not_renamed if offset.topic == old)
+    for old_name, new_name in facts.renames.items():
+        groups = Counter(offset.group for offset in result.not_renamed if offset.topic == old_name)
         if groups:
             names = ", ".join(sorted(groups)[:_MAX_LISTED])
             yield (
-                f"  {old} is restored as {new}. Committed offsets remain under the old name "
-                f"(offsets: {groups.total():,}, groups: {len(groups):,}). These groups start in "
-                f"{new} by auto.offset.reset: {names}. To set their offsets, pass the not_renamed "
-                "rows of the report, with the new name, to kafka-consumer-groups.sh "
-                "--reset-offsets --from-file."
+                f"  {old_name} is restored as {new_name}. Committed offsets remain under the old "
+                f"name (offsets: {groups.total():,}, groups: {len(groups):,}). These groups start "
+                f"in {new_name} by auto.offset.reset: {names}. To set the offsets of the groups, "
+                "pass the not_renamed rows of the report, with the new name, to "
+                "kafka-consumer-groups.sh --reset-offsets --from-file."
             )
 
 
-def _suggest_salvage_batches(salvaged: Sequence[RestoredPartition]) -> Iterator[str]:
+def _suggest_salvage_batches(salvaged_partitions: Sequence[RestoredPartition]) -> Iterator[str]:
     """Yield the number of additional offsets that ``--salvage batches`` would keep."""
     listed_count = 0
-    for restored in salvaged:
+    for restored in salvaged_partitions:
         kept_offsets = sum(lost_range.kept_by_batches for lost_range in restored.lost)
         if kept_offsets and listed_count < _MAX_LISTED:
             listed_count += 1

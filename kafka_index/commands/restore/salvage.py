@@ -100,12 +100,12 @@ def intact_ranges(rows: IntactRows) -> list[IntactRange]:
     starts, stops = [0, *breaks.tolist()], [*breaks.tolist(), len(rows)]
     return [
         IntactRange(
-            int(rows["position_bytes"][start]),
-            int(rows["end_bytes"][stop - 1]),
-            int(rows["first_offset"][start]),
-            int(rows["last_offset"][stop - 1]) + 1,
+            int(rows["position_bytes"][first_row]),
+            int(rows["end_bytes"][end_row - 1]),
+            int(rows["first_offset"][first_row]),
+            int(rows["last_offset"][end_row - 1]) + 1,
         )
-        for start, stop in zip(starts, stops, strict=True)
+        for first_row, end_row in zip(starts, stops, strict=True)
     ]
 
 
@@ -122,13 +122,13 @@ def damaged_content(
     first_ms: int | None = None
     last_ms: int | None = None
     position = start_bytes
-    for end in ends:
-        while position < end:
+    for range_end_bytes in ends:
+        while position < range_end_bytes:
             header = _plausible_header(log, position, next_offset)
             size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
             # A torn last batch has a usable header.
-            if header is None or (position + size_bytes > end < len(log)):
-                records, position = None, end
+            if header is None or (position + size_bytes > range_end_bytes < len(log)):
+                records, position = None, range_end_bytes
                 break
             records = None if records is None else records + int(header["record_count"])
             last_offset = int(header["base_offset"]) + int(header["last_offset_delta"])
@@ -185,23 +185,23 @@ def earlier_batches(
             has_count = int(log[position + MAGIC_POSITION]) >= MAGIC_RECORD_BATCH
             count = int(_header(log, position)["record_count"]) if has_count else None
             batches.append((base_offset, read_last_offset(log[position:]), count))
-            end = position + LOG_OVERHEAD_BYTES + entry_length(log[position:])
-            spans.append((position, end))
-            position = end
+            batch_end_bytes = position + LOG_OVERHEAD_BYTES + entry_length(log[position:])
+            spans.append((position, batch_end_bytes))
+            position = batch_end_bytes
             continue
         has_only_batches = False
         if not is_searched:
             break
         position = next_batch(log_bytes, position, bounds)
     if not has_only_batches:
-        is_new = [_first_repeated_position(log, [span], ranges) is None for span in spans]
-        batches = list(compress(batches, is_new))
+        is_unrepeated = [_first_repeated_position(log, [span], ranges) is None for span in spans]
+        batches = list(compress(batches, is_unrepeated))
     if not batches:
         return None
     counts = [count for *_, count in batches if count is not None]
     return EarlierBatches(
-        min(first for first, *_ in batches),
-        min(max(last for _, last, _ in batches), next_offset - 1),
+        min(first_offset for first_offset, *_ in batches),
+        min(max(last_offset for _, last_offset, _ in batches), next_offset - 1),
         sum(counts) if len(counts) == len(batches) else None,
         has_only_batches,
         _first_repeated_position(log, spans, ranges) if has_only_batches else None,
@@ -212,7 +212,9 @@ def _first_repeated_position(
     log: Bytes, spans: Sequence[tuple[int, int]], ranges: Sequence[IntactRange]
 ) -> int | None:
     """Return the position of the first repeated batch; None if a batch is not a copy."""
-    contents = [_remove_epoch(log[start:end].tobytes()) for start, end in spans]
+    contents = [
+        _remove_epoch(log[start_bytes:end_bytes].tobytes()) for start_bytes, end_bytes in spans
+    ]
     base_offsets = {content[:_OFFSET_BYTES] for content in contents}
     positions: dict[bytes, int] = {}
     for intact_range in ranges:
@@ -261,7 +263,7 @@ class DamagedObject:
         The end offset of the intact batches at the start of the object.
     is_short : bool
         The object is shorter than its manifest, and no batch follows the intact batches.
-    kept_after : int
+    unwritten_offsets : int
         The number of offsets in later objects that are not written.
     """
 
@@ -271,40 +273,42 @@ class DamagedObject:
     is_short: bool
     is_missing: bool
     error: CorruptObjectError
-    kept_after: int = 0
+    unwritten_offsets: int = 0
 
     def loss(self, source: SegmentFile, known_losses: Iterable[LostRange]) -> LostRange | None:
         """Return the lost offsets outside of the known losses; None if no offset remains.
 
         If the object has the size in the manifest, any offset of the object may be lost.
         """
-        first = self.intact_end if self.is_short else self.first_offset
+        first_lost_offset = self.intact_end if self.is_short else self.first_offset
         for known_loss in known_losses:
             if self.overlaps(known_loss):
-                end = (
+                known_end_offset = (
                     self.end_offset
                     if known_loss.last_offset is None
                     else known_loss.last_offset + 1
                 )
-                first = max(first, end) if self.is_short else self.end_offset
-        if first >= self.end_offset:
+                first_lost_offset = (
+                    max(first_lost_offset, known_end_offset) if self.is_short else self.end_offset
+                )
+        if first_lost_offset >= self.end_offset:
             return None
         return LostRange(
             source.base_offset,
             source.log_path,
-            first,
+            first_lost_offset,
             self.end_offset - 1,
             MISSING_OBJECT if self.is_missing else ALTERED_OBJECT,
             str(self.error),
             is_known=self.is_short,
-            kept_by_batches=self.kept_after,
+            kept_by_batches=self.unwritten_offsets,
         )
 
     def overlaps(self, lost: LostRange) -> bool:
         """Return whether a lost range overlaps the offsets of the object."""
-        first, last = lost.first_offset, lost.last_offset
-        return (first is None or first < self.end_offset) and (
-            last is None or last >= self.first_offset
+        lost_first_offset, lost_last_offset = lost.first_offset, lost.last_offset
+        return (lost_first_offset is None or lost_first_offset < self.end_offset) and (
+            lost_last_offset is None or lost_last_offset >= self.first_offset
         )
 
 
@@ -317,58 +321,60 @@ def write_intact_objects(source: SegmentFile, target: str, salvage: Salvage) -> 
     from kafka_index.core.fs.backup.manifest import LogChunk  # noqa: PLC0415, as above
     from kafka_index.core.fs.backup.store import JoinedFile  # noqa: PLC0415, as above
 
-    damaged: list[DamagedObject] = []
+    damaged_objects: list[DamagedObject] = []
 
     def batches(log: JoinedFile) -> Iterator[Bytes]:
-        kept_after, is_ended = 0, False
+        unwritten_offsets, is_ended = 0, False
         for chunk, data, error in log.read_remaining_objects():
             if not isinstance(chunk, LogChunk):
-                raise TypeError(f"not a log: {source.log_path}")
-            end = chunk.last_offset + 1
+                raise TypeError(f"{source.log_path} is not a log of a backup")
+            end_offset = chunk.last_offset + 1
             if is_ended:
-                kept_after += 0 if error else end - chunk.base_offset
-                last = damaged[-1]
-                damaged[-1] = replace(last, end_offset=end, kept_after=kept_after)
+                unwritten_offsets += 0 if error else end_offset - chunk.base_offset
+                last_damaged = damaged_objects[-1]
+                damaged_objects[-1] = replace(
+                    last_damaged, end_offset=end_offset, unwritten_offsets=unwritten_offsets
+                )
                 continue
             array = np.frombuffer(data, np.uint8)
             if error is not None:
                 intact_end, ends_after_batch = _intact_end(array, chunk.base_offset)
                 is_short = len(data) < chunk.size_bytes
-                offsets = chunk.base_offset, end, intact_end
-                damaged.append(DamagedObject(*offsets, is_short, not data, error))
+                offsets = chunk.base_offset, end_offset, intact_end
+                damaged_objects.append(DamagedObject(*offsets, is_short, not data, error))
                 is_ended = is_short and ends_after_batch and salvage is Salvage.PREFIX
             yield array
 
     with closing(open_log(source.log_path, source)) as log:
         if not isinstance(log, JoinedFile):
-            raise TypeError(f"not a log of a backup: {source.log_path}")
+            raise TypeError(f"{source.log_path} is not a file of a backup")
         write_log(target, batches(log))
-    return damaged
+    return damaged_objects
 
 
 def add_object_errors(
-    lost: Iterable[LostRange], damaged: Sequence[DamagedObject], source: SegmentFile
+    lost: Iterable[LostRange], damaged_objects: Sequence[DamagedObject], source: SegmentFile
 ) -> list[LostRange]:
     """Add the errors of damaged objects to lost ranges, and lost ranges of these objects."""
     ranges = []
     for lost_range in lost:
         reasons = [
             str(damaged_object.error)
-            for damaged_object in damaged
+            for damaged_object in damaged_objects
             if damaged_object.overlaps(lost_range)
         ]
         ranges.append(replace(lost_range, reason="; ".join([lost_range.reason, *reasons])))
-    losses = [damaged_object.loss(source, ranges) for damaged_object in damaged]
+    losses = [damaged_object.loss(source, ranges) for damaged_object in damaged_objects]
     return [*ranges, *filter(None, losses)]
 
 
 def _intact_end(data: Bytes, base_offset: int) -> tuple[int, bool]:
     """Return the end offset of the leading intact batches, and whether no other data follows."""
     batches = LogBatches(data, 0, base_offset, verify_crc=True)
-    end = base_offset
+    end_offset = base_offset
     for columns in batches:
-        end = int(columns.last_offset[-1]) + 1
-    return end, batches.stop is None
+        end_offset = int(columns.last_offset[-1]) + 1
+    return end_offset, batches.stop is None
 
 
 @dataclass(frozen=True, slots=True)
@@ -387,18 +393,18 @@ class _DamagedRange:
     @property
     def damaged(self) -> list[OffsetRange]:
         """The ranges of offsets that no copy has intact."""
-        end = INT64_MAX if self.end_offset is None else self.end_offset
+        end_offset = INT64_MAX if self.end_offset is None else self.end_offset
         if self.repair.replicas:
             return list(self.repair.damaged)
-        return [(self.first_offset, end)] if self.first_offset < end else []
+        return [(self.first_offset, end_offset)] if self.first_offset < end_offset else []
 
 
 @dataclass(frozen=True, slots=True)
 class LogContext:
     """The context of a segment: its neighbours, other copies, and the limits of its log."""
 
-    before: SegmentFile | None = None
-    after: SegmentFile | None = None
+    previous_segment: SegmentFile | None = None
+    next_segment: SegmentFile | None = None
     replica_repair: ReplicaRepair = field(default_factory=ReplicaRepair)
     limit: Limit | None = None
     start_offset: int = 0
@@ -408,7 +414,7 @@ class LogContext:
     @property
     def next_base_offset(self) -> int | None:
         """The base offset of the next segment."""
-        return None if self.after is None else self.after.base_offset
+        return None if self.next_segment is None else self.next_segment.base_offset
 
 
 def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
@@ -427,9 +433,12 @@ def partition_context(plan: PartitionPlan, config: LogConfig) -> LogContext:
 def logs_in_context(plan: PartitionPlan, config: LogConfig) -> list[tuple[SegmentFile, LogContext]]:
     """Return the segments of a partition by base offset, each with its context."""
     segments = plan.segments()
-    shared = partition_context(plan, config)
+    shared_context = partition_context(plan, config)
     around = zip([None, *segments[:-1]], [*segments[1:], None], strict=True)
-    contexts = [replace(shared, before=before, after=after) for before, after in around]
+    contexts = [
+        replace(shared_context, previous_segment=previous_segment, next_segment=next_segment)
+        for previous_segment, next_segment in around
+    ]
     return list(zip(segments, contexts, strict=True))
 
 
@@ -474,14 +483,14 @@ class LogSalvage:
             for damaged_range in damaged_ranges:
                 lost_ranges = self._lost_ranges(log, damaged_range, ranges, code, reason)
                 if salvage is Salvage.PREFIX and damaged_range.damaged:
-                    truncated_at = damaged_range.damaged[0][0]
+                    truncation_offset = damaged_range.damaged[0][0]
                     lost.append(
                         self._truncation_loss(log, damaged_range, batches, ranges, code, reason)
                     )
                     batches = [
                         batch_range
                         for batch_range in batches
-                        if batch_range.first_offset < truncated_at
+                        if batch_range.first_offset < truncation_offset
                     ]
                     break
                 lost += lost_ranges
@@ -494,13 +503,15 @@ class LogSalvage:
 
     def insert(self, batches: Iterable[tuple[int, Sequence[BatchRange]]]) -> None:
         """Insert batches of other copies at ascending positions of the log."""
-        end = 0
+        previous_position = 0
         batch_ranges: list[BatchRange] = []
         with MappedFile(self._target) as file:
-            for position, inserted in batches:
-                batch_ranges += [self._target_range(end, position), *inserted]
-                end = position
-            self._rewrite_target([*batch_ranges, self._target_range(end, file.size_bytes)])
+            for position, inserted_batches in batches:
+                batch_ranges += [self._target_range(previous_position, position), *inserted_batches]
+                previous_position = position
+            self._rewrite_target(
+                [*batch_ranges, self._target_range(previous_position, file.size_bytes)]
+            )
 
     def truncate(self, position_bytes: int, code: str, reason: str | None) -> LostRange:
         """Truncate the copy at a position; return the lost range."""
@@ -522,24 +533,27 @@ class LogSalvage:
         """Remove one batch from the copy; return the lost range."""
         with MappedFile(self._target) as file:
             log = file.array
-            end = min(
+            batch_end_bytes = min(
                 position_bytes + LOG_OVERHEAD_BYTES + entry_length(log[position_bytes:]), len(log)
             )
             lost = self._lost_range(
-                log, position_bytes, end, self._intact_ranges(log), code, reason
+                log, position_bytes, batch_end_bytes, self._intact_ranges(log), code, reason
             )
             self._rewrite_target(
-                [self._target_range(0, position_bytes), self._target_range(end, len(log))]
+                [
+                    self._target_range(0, position_bytes),
+                    self._target_range(batch_end_bytes, len(log)),
+                ]
             )
         return lost
 
     def _intact_ranges(self, log: Bytes) -> list[IntactRange]:
         """Return the intact ranges of a log, in offset order."""
-        end = self._next_base_offset
+        next_base_offset = self._next_base_offset
         intact_batches = find_intact_batches(
             log,
             self._source.base_offset,
-            INT64_MAX if end is None else end,
+            INT64_MAX if next_base_offset is None else next_base_offset,
             self._context.replica_repair.decompressor,
         )
         return intact_ranges(intact_batches.by_offset)
@@ -552,45 +566,53 @@ class LogSalvage:
 
     def _damaged_ranges(self, log: Bytes, ranges: Sequence[IntactRange]) -> list[_DamagedRange]:
         """Return the damaged ranges of a log, ordered by their missing offsets."""
-        start = max(self._source.base_offset, self._context.start_offset)
-        ends = [start, *(intact_range.end_offset for intact_range in ranges)]
+        start_offset = max(self._source.base_offset, self._context.start_offset)
+        ends = [start_offset, *(intact_range.end_offset for intact_range in ranges)]
         firsts = [*(intact_range.first_offset for intact_range in ranges), self._next_base_offset]
-        in_log = sorted(range(len(ranges)), key=lambda number: ranges[number].start_bytes)
+        numbers_by_position = sorted(
+            range(len(ranges)), key=lambda number: ranges[number].start_bytes
+        )
         damaged_ranges = []
         used_gaps: set[int] = set()
 
         def is_missing(gap: int) -> bool:
-            end = firsts[gap]
-            return gap not in used_gaps and (end is None or ends[gap] < end)
+            next_first_offset = firsts[gap]
+            return gap not in used_gaps and (
+                next_first_offset is None or ends[gap] < next_first_offset
+            )
 
         position, previous_number = 0, -1
-        for number in [*in_log, len(ranges)]:
-            end = len(log) if number == len(ranges) else ranges[number].start_bytes
-            if position < end:
+        for number in [*numbers_by_position, len(ranges)]:
+            end_bytes = len(log) if number == len(ranges) else ranges[number].start_bytes
+            if position < end_bytes:
                 header_offset = int.from_bytes(log[position : position + 8].tobytes(), "big")
-                by_header = bisect(
+                gap_of_header = bisect(
                     [intact_range.first_offset for intact_range in ranges], header_offset
                 )
                 repeated_batches = earlier_batches(
-                    log, position, end, INT64_MAX, ranges, is_searched=False
+                    log, position, end_bytes, INT64_MAX, ranges, is_searched=False
                 )
                 is_repeat = (
                     repeated_batches is not None and repeated_batches.repeated_position is not None
                 )
                 # The missing offsets are before the next or after the previous intact range.
                 candidates = [previous_number + 1, number]
-                if ends[by_header] <= header_offset < (firsts[by_header] or 0):
-                    candidates.insert(0, by_header)
+                if ends[gap_of_header] <= header_offset < (firsts[gap_of_header] or 0):
+                    candidates.insert(0, gap_of_header)
                 gap = None if is_repeat else next(filter(is_missing, candidates), None)
-                first = ends[previous_number + 1] if gap is None else ends[gap]
+                first_offset = ends[previous_number + 1] if gap is None else ends[gap]
                 damaged_range = _DamagedRange(
-                    position, end, first, first if gap is None else firsts[gap], NO_REPAIR
+                    position,
+                    end_bytes,
+                    first_offset,
+                    first_offset if gap is None else firsts[gap],
+                    NO_REPAIR,
                 )
                 if gap is not None:
                     used_gaps.add(gap)
-                is_head = gap == 0 and self._context.before is None
+                is_head = gap == 0 and self._context.previous_segment is None
                 repair = self._find_repair(damaged_range, is_head=is_head)
-                content = damaged_content(log, position, end, damaged_range.first_offset)
+                content = damaged_content(log, position, end_bytes, damaged_range.first_offset)
                 if content.records is not None and content.last_offset is not None:
                     # Other offsets of the gap are not in this damaged range.
                     header_ranges = _intersect_ranges(
@@ -630,19 +652,19 @@ class LogSalvage:
             log, damaged_range.start_bytes, damaged_range.end_bytes, ranges, code, reason
         )
         if lost.is_empty and damaged_range.damaged:
-            first, end = damaged_range.damaged[0]
-            last = None if damaged_range.end_offset is None else end - 1
-            return [replace(lost, first_offset=first, last_offset=last, records=None)]
+            first_offset, end_offset = damaged_range.damaged[0]
+            last_offset = None if damaged_range.end_offset is None else end_offset - 1
+            return [replace(lost, first_offset=first_offset, last_offset=last_offset, records=None)]
         if repair.damaged and (repair.batches or repair.missing != repair.damaged):
             return [
                 replace(
                     lost,
-                    first_offset=first,
-                    last_offset=end - 1,
+                    first_offset=first_offset,
+                    last_offset=end_offset - 1,
                     records=None,
                     size_bytes=0 if number else lost.size_bytes,
                 )
-                for number, (first, end) in enumerate(repair.damaged)
+                for number, (first_offset, end_offset) in enumerate(repair.damaged)
             ]
         # Other bytes between batches with consecutive offsets are not a loss.
         return [] if lost.is_empty else [lost]
@@ -658,85 +680,98 @@ class LogSalvage:
     ) -> LostRange:
         """Return the range that is lost if the log is truncated at the first damaged offset."""
         lost = self._lost_range(log, damaged_range.start_bytes, len(log), ranges, code, reason)
-        first = damaged_range.damaged[0][0]
+        first_damaged_offset = damaged_range.damaged[0][0]
         if damaged_range.repair.batches:
-            lost = replace(lost, first_offset=first, records=None)
+            lost = replace(lost, first_offset=first_damaged_offset, records=None)
         kept_offsets = (
             batch_range.end_offset - batch_range.first_offset
             for batch_range in batches
-            if batch_range.first_offset > first
+            if batch_range.first_offset > first_damaged_offset
         )
         return replace(lost, kept_by_batches=sum(kept_offsets))
 
     def _lost_range(
         self,
         log: Bytes,
-        start: int,
-        end: int,
+        start_bytes: int,
+        end_bytes: int,
         ranges: Sequence[IntactRange],
         code: str,
         reason: str | None,
     ) -> LostRange:
         ends = [
-            intact_range.end_offset for intact_range in ranges if intact_range.end_bytes <= start
+            intact_range.end_offset
+            for intact_range in ranges
+            if intact_range.end_bytes <= start_bytes
         ]
-        first = max(ends, default=self._source.base_offset)
+        first_offset = max(ends, default=self._source.base_offset)
         partial_ranges = [
             intact_range
             for intact_range in ranges
-            if start < intact_range.end_bytes and intact_range.start_bytes < start
+            if start_bytes < intact_range.end_bytes and intact_range.start_bytes < start_bytes
         ]
         if partial_ranges:
-            last_before = damaged_content(
-                log, partial_ranges[0].start_bytes, start, first
+            last_offset_before = damaged_content(
+                log, partial_ranges[0].start_bytes, start_bytes, first_offset
             ).last_offset
-            first = first if last_before is None else last_before + 1
+            first_offset = first_offset if last_offset_before is None else last_offset_before + 1
         edges = (
-            edge
+            edge_bytes
             for intact_range in ranges
-            for edge in (intact_range.start_bytes, intact_range.end_bytes)
+            for edge_bytes in (intact_range.start_bytes, intact_range.end_bytes)
         )
-        content = damaged_content(log, start, end, first, edges)
+        content = damaged_content(log, start_bytes, end_bytes, first_offset, edges)
         records = content.records
         firsts = [
-            intact_range.first_offset for intact_range in ranges if intact_range.start_bytes >= end
+            intact_range.first_offset
+            for intact_range in ranges
+            if intact_range.start_bytes >= end_bytes
         ]
         if firsts:
-            last: int | None = min(firsts) - 1
+            last_offset: int | None = min(firsts) - 1
         else:
-            last, following = content.last_offset, self._next_base_offset
+            last_offset, next_base_offset = content.last_offset, self._next_base_offset
             # Offsets after a complete last batch are missing between segments.
-            complete_to = None if records is None or content.is_torn else last
-            if following is not None and (complete_to is None or complete_to >= following):
-                records = records if last == following - 1 else None
-                last = following - 1
+            complete_to = None if records is None or content.is_torn else last_offset
+            if next_base_offset is not None and (
+                complete_to is None or complete_to >= next_base_offset
+            ):
+                records = records if last_offset == next_base_offset - 1 else None
+                last_offset = next_base_offset - 1
         lost = LostRange(
             self._source.base_offset,
             self._source.log_path,
-            first,
-            last,
+            first_offset,
+            last_offset,
             code,
             reason or code,
             content.first_timestamp_ms,
             content.last_timestamp_ms,
             records,
-            end - start,
-            start,
+            end_bytes - start_bytes,
+            start_bytes,
         )
         # If no other offset is missing, the records of batches with decreasing offsets are lost.
-        earlier = earlier_batches(log, start, end, first, ranges, is_searched=lost.is_empty)
-        if earlier is None or not (earlier.has_only_batches or lost.is_empty):
+        decreasing_batches = earlier_batches(
+            log, start_bytes, end_bytes, first_offset, ranges, is_searched=lost.is_empty
+        )
+        if decreasing_batches is None or not (decreasing_batches.has_only_batches or lost.is_empty):
             return lost
-        stop = ScanStop(OVERLAP, start, f"offset {first} or more", f"offset {earlier.first_offset}")
-        records, reason_text = earlier.records, stop.text
-        if earlier.repeated_position is not None:
-            position = earlier.repeated_position
+        stop = ScanStop(
+            OVERLAP,
+            start_bytes,
+            f"offset {first_offset} or more",
+            f"offset {decreasing_batches.first_offset}",
+        )
+        records, reason_text = decreasing_batches.records, stop.text
+        if decreasing_batches.repeated_position is not None:
+            position = decreasing_batches.repeated_position
             records = 0
             reason_text += f"; nothing is lost: the batch at byte {position} is the same"
         return replace(
             lost,
-            first_offset=earlier.first_offset,
-            last_offset=earlier.last_offset,
+            first_offset=decreasing_batches.first_offset,
+            last_offset=decreasing_batches.last_offset,
             records=records,
             code=stop.code,
             reason=reason_text,
@@ -744,17 +779,24 @@ class LogSalvage:
 
     def _rewrite_target(self, batches: Sequence[BatchRange]) -> None:
         """Replace the target log by the given batches of this and other logs."""
-        rewritten = f"{self._target}.salvaged"
+        rewritten_path = f"{self._target}.salvaged"
         with publishing(self._target, "write the repaired log"):
             mtime_ns = os.stat(self._target).st_mtime_ns
-            write_batches(rewritten, batches)
-            os.utime(rewritten, ns=(mtime_ns, mtime_ns))
-            os.replace(rewritten, self._target)
+            write_batches(rewritten_path, batches)
+            os.utime(rewritten_path, ns=(mtime_ns, mtime_ns))
+            os.replace(rewritten_path, self._target)
 
 
 def _intersect_ranges(
     spans: Sequence[OffsetRange], first_offset: int, end_offset: int
 ) -> list[OffsetRange]:
     """Return the intersections of ranges with another range."""
-    intersections = ((max(first, first_offset), min(end, end_offset)) for first, end in spans)
-    return [(first, end) for first, end in intersections if first < end]
+    intersections = (
+        (max(range_start, first_offset), min(range_end, end_offset))
+        for range_start, range_end in spans
+    )
+    return [
+        (range_start, range_end)
+        for range_start, range_end in intersections
+        if range_start < range_end
+    ]

@@ -234,9 +234,9 @@ def read_bootstrap(path: str) -> Bootstrap:
     for record in records:
         if record.is_control:
             continue
-        decoded = METADATA_CODEC.decode(record.value)
-        value = decoded.value
-        if decoded.name == "FeatureLevelRecord" and value is not None:
+        message = METADATA_CODEC.decode(record.value)
+        value = message.value
+        if message.name == "FeatureLevelRecord" and value is not None:
             has_elr = value.text("name") == _ELR_FEATURE and value.integer("featureLevel") > 0
             version = 2 if has_elr else version
     return Bootstrap(data[:position], data[position:], end_offset, timestamp_ms, version)
@@ -273,13 +273,13 @@ def plan_seeding(
     properties: Mapping[str, str],
 ) -> Seeding:
     """Return the bootstrap records of the restored partitions."""
-    by_topic: dict[str, dict[int, RestoredPartition]] = {}
+    partitions_by_topic: dict[str, dict[int, RestoredPartition]] = {}
     for partition in restored:
-        by_topic.setdefault(partition.partition.topic, {})[partition.partition.partition] = (
-            partition
-        )
+        partitions_by_topic.setdefault(partition.partition.topic, {})[
+            partition.partition.partition
+        ] = partition
     plans = {partition.partition.topic: partition for partition in plan.partitions}
-    compacted = {
+    compacted_topics = {
         partition.partition.topic
         for partition in plan.partitions
         if partition.known_offsets.cleaning.is_compacted
@@ -287,12 +287,14 @@ def plan_seeding(
     topics: list[SeededTopic] = []
     topics_with_assumed_configs, notes = [], []
     largest_producer_id = -1
-    for topic, partitions in sorted(by_topic.items()):
+    for topic, partitions in sorted(partitions_by_topic.items()):
         if topic not in plans:
             continue
         old_name = _source_topic(plan, topic)
         configs = source.configs(
-            old_name, plan.request.topic_configs.get(topic, {}), is_compacted=topic in compacted
+            old_name,
+            plan.request.topic_configs.get(topic, {}),
+            is_compacted=topic in compacted_topics,
         )
         if configs.is_assumed:
             topics_with_assumed_configs.append(topic)
@@ -329,7 +331,10 @@ def _new_leader_epoch(
 
 
 def _source_topic(plan: RestorePlan, topic: str) -> str:
-    return next((old for old, new in plan.request.renames.items() if new == topic), topic)
+    return next(
+        (old_name for old_name, new_name in plan.request.renames.items() if new_name == topic),
+        topic,
+    )
 
 
 def partitions_not_in_dump(plan: RestorePlan, source: SourceCluster) -> Sequence[TopicPartition]:

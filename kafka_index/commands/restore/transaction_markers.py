@@ -119,15 +119,15 @@ class PartitionTransactions:
         """Read the headers of logs; `lost` are missing ranges, `producers` the last snapshot."""
         starts, ends = _merge_lost_ranges(lost, [segment.base_offset for segment in segments])
         gaps: list[Gap] = []
-        start = segments[0].base_offset
-        tables = [] if producers is None else [_open_batches_before_log(start, producers)]
-        end, epoch, time_ms = start, NO_LEADER_EPOCH, NO_TIMESTAMP
+        start_offset = segments[0].base_offset
+        tables = [] if producers is None else [_open_batches_before_log(start_offset, producers)]
+        end_offset, epoch, time_ms = start_offset, NO_LEADER_EPOCH, NO_TIMESTAMP
         for segment in segments:
             source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
             for batches in source.chunks():
                 if not batches.rows:
                     continue
-                expected_offset = np.concatenate(([end], batches.last_offset[:-1] + 1))
+                expected_offset = np.concatenate(([end_offset], batches.last_offset[:-1] + 1))
                 lost_number = np.searchsorted(starts, batches.base_offset) - 1
                 is_gap = (batches.base_offset > expected_offset) & (lost_number >= 0)
                 is_gap[is_gap] = ends[lost_number[is_gap]] >= expected_offset[is_gap]
@@ -136,23 +136,26 @@ class PartitionTransactions:
                     if row:
                         epoch = int(batches.leader_epoch[row - 1])
                         time_ms = int(batches.max_timestamp_ms[row - 1])
-                    first, last = int(expected_offset[row]), int(batches.base_offset[row]) - 1
-                    gaps.append(Gap(first, last, epoch, time_ms))
-                end = int(batches.last_offset[-1]) + 1
+                    first_offset, last_offset = (
+                        int(expected_offset[row]),
+                        int(batches.base_offset[row]) - 1,
+                    )
+                    gaps.append(Gap(first_offset, last_offset, epoch, time_ms))
+                end_offset = int(batches.last_offset[-1]) + 1
                 epoch = int(batches.leader_epoch[-1])
                 time_ms = int(batches.max_timestamp_ms[-1])
-        log_end = max(end, segments[-1].base_offset)
-        if ((starts < log_end) & (ends >= end)).any():
-            gaps.append(Gap(end, log_end - 1, epoch, time_ms))
-        end = log_end
-        gaps.append(Gap(end, INT64_MAX, epoch, time_ms))
+        log_end = max(end_offset, segments[-1].base_offset)
+        if ((starts < log_end) & (ends >= end_offset)).any():
+            gaps.append(Gap(end_offset, log_end - 1, epoch, time_ms))
+        end_offset = log_end
+        gaps.append(Gap(end_offset, INT64_MAX, epoch, time_ms))
         empty_table = TransactionBatches(
             *(np.empty(0, np.int64) for _ in TransactionBatches._fields)
         )
         rows = TransactionBatches(*map(np.concatenate, zip(empty_table, *tables, strict=True)))
         order = np.lexsort((rows.base_offset, rows.producer_id))
-        is_end_lost = bool(len(ends)) and int(ends[-1]) >= end
-        return cls(rows.take(order), gaps, is_end_lost, start)
+        is_end_lost = bool(len(ends)) and int(ends[-1]) >= end_offset
+        return cls(rows.take(order), gaps, is_end_lost, start_offset)
 
     @property
     def end_offset(self) -> int:
@@ -177,8 +180,10 @@ class PartitionTransactions:
         firsts = np.flatnonzero(is_first)
         lasts = np.append(firsts[1:], len(is_marker)) - 1
         has_data = ~is_marker[firsts]
-        for first, last in zip(firsts[has_data].tolist(), lasts[has_data].tolist(), strict=True):
-            yield first, last, bool(is_marker[last])
+        for first_row, last_row in zip(
+            firsts[has_data].tolist(), lasts[has_data].tolist(), strict=True
+        ):
+            yield first_row, last_row, bool(is_marker[last_row])
 
 
 def _open_batches_before_log(start_offset: int, producers: NDArray[np.void]) -> TransactionBatches:
@@ -222,21 +227,26 @@ def _merge_lost_ranges(
         later_base_offsets = [
             base for base in base_offsets if base > lost_range.segment_base_offset
         ]
-        last = later_base_offsets[0] - 1 if later_base_offsets else INT64_MAX - 1
-        first = (
+        last_offset = later_base_offsets[0] - 1 if later_base_offsets else INT64_MAX - 1
+        first_offset = (
             lost_range.segment_base_offset
             if lost_range.first_offset is None
             else lost_range.first_offset
         )
-        spans.append((first, last if lost_range.last_offset is None else lost_range.last_offset))
+        spans.append(
+            (
+                first_offset,
+                last_offset if lost_range.last_offset is None else lost_range.last_offset,
+            )
+        )
     spans = sorted(span for span in spans if span[0] <= span[1])
-    joined: list[list[int]] = []
-    for first, last in spans:
-        if joined and first <= joined[-1][1] + 1:
-            joined[-1][1] = max(joined[-1][1], last)
+    merged_ranges: list[list[int]] = []
+    for first_offset, last_offset in spans:
+        if merged_ranges and first_offset <= merged_ranges[-1][1] + 1:
+            merged_ranges[-1][1] = max(merged_ranges[-1][1], last_offset)
         else:
-            joined.append([first, last])
-    columns = np.array(joined, np.int64).reshape(-1, 2)
+            merged_ranges.append([first_offset, last_offset])
+    columns = np.array(merged_ranges, np.int64).reshape(-1, 2)
     return columns[:, 0].copy(), columns[:, 1].copy()
 
 
@@ -266,22 +276,26 @@ class AbortedIndexes:
         covered_ranges = []
         for directory in directories:
             for entry in scan_directory(directory):
-                parsed = parse_segment_file(entry.name)
-                if parsed is None or parsed.kind != TXN_INDEX_SUFFIX or parsed.transient:
+                segment_file = parse_segment_file(entry.name)
+                if (
+                    segment_file is None
+                    or segment_file.kind != TXN_INDEX_SUFFIX
+                    or segment_file.transient
+                ):
                     continue
                 transactions = _read_aborted_transactions(
-                    os.path.join(directory, entry.name), parsed.base_offset
+                    os.path.join(directory, entry.name), segment_file.base_offset
                 )
                 entries.update(transactions)
                 if transactions:
-                    covered_ranges.append((parsed.base_offset, transactions[-1].last_offset))
+                    covered_ranges.append((segment_file.base_offset, transactions[-1].last_offset))
         return cls(tuple(sorted(entries)), tuple(covered_ranges))
 
     def covers(self, gap: Gap) -> bool:
         """Return whether an index contains every abort marker of a gap."""
         return any(
-            base <= gap.first_offset and gap.last_offset < last
-            for base, last in self.covered_ranges
+            base_offset <= gap.first_offset and gap.last_offset < last_offset
+            for base_offset, last_offset in self.covered_ranges
         )
 
 
@@ -321,8 +335,8 @@ class _BatchRange(NamedTuple):
     marker; None if there is none. `aborted_transaction` is the entry in a transaction index.
     """
 
-    first: int
-    end: int
+    first_row: int
+    end_row: int
     ended_by: _EndedBy
     previous_marker_row: int | None
     next_row: int | None
@@ -332,8 +346,8 @@ class _BatchRange(NamedTuple):
 class _TransactionRange(NamedTuple):
     """Consecutive batches of a transaction: a range of rows, and the end, None if unknown."""
 
-    first: int
-    end: int
+    first_row: int
+    end_row: int
     ending: TransactionEnd | None
 
 
@@ -357,7 +371,7 @@ class TransactionEdits:
         """Return the edits of a segment; its end offset is exclusive."""
         span = range(first_offset, end_offset)
         return TransactionEdits(
-            {offset: data for offset, data in self.markers.items() if offset in span},
+            {offset: marker for offset, marker in self.markers.items() if offset in span},
             frozenset(offset for offset in self.dropped if offset in span),
         )
 
@@ -367,22 +381,22 @@ class TransactionEdits:
         try:
             with open(path, "xb") as file, MappedFile(segment.log_path) as log:
                 source = LogFileSource.of_segment(segment, verify_crc=False, recovers=False)
-                start = end = 0
+                start_bytes = end_bytes = 0
                 for batches in source.chunks():
                     offsets = batches.base_offset.tolist()
                     positions = batches.position_bytes.tolist()
                     sizes = batches.size_bytes.tolist()
                     for offset, position, size in zip(offsets, positions, sizes, strict=True):
-                        end = position + size
+                        end_bytes = position + size
                         is_dropped = offset in self.dropped
                         is_after_marker = bool(pending_markers) and pending_markers[-1][0] < offset
                         if not (is_dropped or is_after_marker):
                             continue
-                        file.write(log.array[start:position].data)
+                        file.write(log.array[start_bytes:position].data)
                         while pending_markers and pending_markers[-1][0] < offset:
                             file.write(pending_markers.pop()[1])
-                        start = end if is_dropped else position
-                file.write(log.array[start:end].data)
+                        start_bytes = end_bytes if is_dropped else position
+                file.write(log.array[start_bytes:end_bytes].data)
                 while pending_markers:
                     file.write(pending_markers.pop()[1])
                 file.flush()
@@ -432,48 +446,58 @@ class PartitionMarkers:
     def edits(self) -> TransactionEdits:
         """Write the missing markers; drop the records of transactions with an unknown outcome."""
         gap = self.log.rows.gap
-        for first, last, has_marker in self.log.transactions():
-            if has_marker and gap[first] == gap[last]:
+        for first_row, last_row, has_marker in self.log.transactions():
+            if has_marker and gap[first_row] == gap[last_row]:
                 continue
-            for batches in self._batch_ranges(first, last, has_marker=has_marker):
+            for batches in self._batch_ranges(first_row, last_row, has_marker=has_marker):
                 self._repair(batches)
         return TransactionEdits(
             self._markers, frozenset(self._dropped), tuple(self._lost), tuple(self._notes)
         )
 
-    def _batch_ranges(self, first: int, last: int, *, has_marker: bool) -> Iterator[_BatchRange]:
+    def _batch_ranges(
+        self, first_row: int, last_row: int, *, has_marker: bool
+    ) -> Iterator[_BatchRange]:
         """Split the batches before a marker or the log end at positions of missing markers."""
         rows = self.log.rows
-        end = last + 1 - has_marker
-        next_row = last if has_marker else None
-        data = rows.take(slice(first, end))
+        end_row = last_row + 1 - has_marker
+        next_row = last_row if has_marker else None
+        data = rows.take(slice(first_row, end_row))
         is_new = (np.diff(data.epoch) != 0) & (np.diff(data.gap) != 0)
-        starts = {first, *(first + 1 + np.flatnonzero(is_new)).tolist()}
-        aborted: dict[int, AbortedTransaction] = {}
+        starts = {first_row, *(first_row + 1 + np.flatnonzero(is_new)).tolist()}
+        aborted_by_row: dict[int, AbortedTransaction] = {}
         for entry in self._index_entries(data):
-            begin, stop = (first + np.searchsorted(data.base_offset, entry[1:])).tolist()
+            start_row, stop_row = (
+                first_row + np.searchsorted(data.base_offset, entry[1:])
+            ).tolist()
             is_lost = self.log.is_lost(entry.last_offset)
             if is_lost:
-                aborted[begin] = entry
-                starts |= {begin, stop}
-            elif has_marker and entry.last_offset == rows.base_offset[last]:
-                starts.add(begin)
-        bounds = [*sorted(starts - {end}), end]
+                aborted_by_row[start_row] = entry
+                starts |= {start_row, stop_row}
+            elif has_marker and entry.last_offset == rows.base_offset[last_row]:
+                starts.add(start_row)
+        bounds = [*sorted(starts - {end_row}), end_row]
         previous_marker_row = (
-            first - 1 if first and rows.producer_id[first - 1] == data.producer_id[0] else None
+            first_row - 1
+            if first_row and rows.producer_id[first_row - 1] == data.producer_id[0]
+            else None
         )
-        for begin, stop in pairwise(bounds):
-            ended_by, aborted_transaction = _EndedBy.MISSING, aborted.get(begin)
-            if stop == end and next_row is None:
+        for start_row, stop_row in pairwise(bounds):
+            ended_by, aborted_transaction = _EndedBy.MISSING, aborted_by_row.get(start_row)
+            if stop_row == end_row and next_row is None:
                 ended_by = _EndedBy.LOG
-            elif stop == end and aborted_transaction is None and self._may_end(stop - 1, last):
+            elif (
+                stop_row == end_row
+                and aborted_transaction is None
+                and self._may_end(stop_row - 1, last_row)
+            ):
                 ended_by = _EndedBy.MARKER
             yield _BatchRange(
-                begin,
-                stop,
+                start_row,
+                stop_row,
                 ended_by,
                 previous_marker_row,
-                next_row if stop == end else stop,
+                next_row if stop_row == end_row else stop_row,
                 aborted_transaction,
             )
             previous_marker_row = None
@@ -483,20 +507,20 @@ class PartitionMarkers:
         for entry in self.indexes.entries:
             if entry.producer_id != data.producer_id[0]:
                 continue
-            begin, stop = np.searchsorted(data.base_offset, entry[1:]).tolist()
-            if begin == stop:
+            first_index, end_index = np.searchsorted(data.base_offset, entry[1:]).tolist()
+            if first_index == end_index:
                 continue
             is_lost = self.log.is_lost(entry.first_offset)
-            is_split = begin == 0 or data.gap[begin] != data.gap[begin - 1]
-            if is_split and (is_lost or entry.first_offset == data.base_offset[begin]):
+            is_split = first_index == 0 or data.gap[first_index] != data.gap[first_index - 1]
+            if is_split and (is_lost or entry.first_offset == data.base_offset[first_index]):
                 yield entry
 
-    def _may_end(self, last: int, marker: int) -> bool:
+    def _may_end(self, last_row: int, marker_row: int) -> bool:
         """Return whether a marker may end the transaction of a batch."""
         rows = self.log.rows
-        steps = int(rows.epoch[marker] - rows.epoch[last])
-        max_steps = _EPOCH_BUMP + (rows.outcome(marker) is Outcome.ABORT)
-        return 0 <= steps <= max_steps or rows.gap[marker] == rows.gap[last]
+        steps = int(rows.epoch[marker_row] - rows.epoch[last_row])
+        max_steps = _EPOCH_BUMP + (rows.outcome(marker_row) is Outcome.ABORT)
+        return 0 <= steps <= max_steps or rows.gap[marker_row] == rows.gap[last_row]
 
     def _repair(self, batches: _BatchRange) -> None:
         """Write the missing markers of batches, or drop the batches."""
@@ -504,8 +528,8 @@ class PartitionMarkers:
         if self._ends_all_batches(batches, marker):
             return
         groups = self._resolve_transactions(batches, marker)
-        for number, (first, end, ending) in enumerate(groups):
-            is_last = end == batches.end
+        for number, (first_row, end_row, ending) in enumerate(groups):
+            is_last = end_row == batches.end_row
             next_ending = marker if is_last else groups[number + 1][2]
             outcomes = {
                 None if candidate is None else candidate.outcome
@@ -516,7 +540,9 @@ class PartitionMarkers:
             if batches.ended_by is _EndedBy.LOG and is_last and self._stays_open(batches, ending):
                 continue
             group = batches._replace(
-                first=first, end=end, next_row=batches.next_row if is_last else end
+                first_row=first_row,
+                end_row=end_row,
+                next_row=batches.next_row if is_last else end_row,
             )
             if (
                 ending is None
@@ -541,15 +567,15 @@ class PartitionMarkers:
         if marker is None or batches.next_row is None:
             return False
         rows = self.log.rows
-        if not self._gaps_between(batches.first, batches.next_row):
+        if not self._gaps_between(batches.first_row, batches.next_row):
             return True
         if marker.outcome is Outcome.COMMIT:
-            is_next = marker.epoch == rows.epoch[batches.end - 1] + _EPOCH_BUMP
+            is_next = marker.epoch == rows.epoch[batches.end_row - 1] + _EPOCH_BUMP
             return (
                 bool(is_next) and self._has_epoch_per_transaction(batches)
             ) or self._is_covered_by_index(batches)
-        offsets = int(rows.base_offset[batches.first]), int(rows.base_offset[batches.next_row])
-        return AbortedTransaction(int(rows.producer_id[batches.first]), *offsets) in (
+        offsets = int(rows.base_offset[batches.first_row]), int(rows.base_offset[batches.next_row])
+        return AbortedTransaction(int(rows.producer_id[batches.first_row]), *offsets) in (
             self.indexes.entries
         )
 
@@ -559,8 +585,8 @@ class PartitionMarkers:
         A commit after lost offsets does not count, since it may belong to a later transaction.
         """
         rows = self.log.rows
-        first = np.searchsorted(rows.producer_id, rows.producer_id[batches.first])
-        earlier_rows = rows.take(slice(int(first), batches.first))
+        first_row = np.searchsorted(rows.producer_id, rows.producer_id[batches.first_row])
+        earlier_rows = rows.take(slice(int(first_row), batches.first_row))
         is_commit = (earlier_rows.control_type[1:] == CONTROL_COMMIT) & (
             earlier_rows.control_type[:-1] < CONTROL_ABORT
         )
@@ -574,18 +600,18 @@ class PartitionMarkers:
         if ending is None:
             is_open = self._is_complete_from(batches)
         else:
-            is_open = not (self.may_append or self._gaps_between(batches.end - 1, None))
+            is_open = not (self.may_append or self._gaps_between(batches.end_row - 1, None))
         if is_open:
-            self.open_producers.append(int(self.log.rows.producer_id[batches.first]))
+            self.open_producers.append(int(self.log.rows.producer_id[batches.first_row]))
         return is_open
 
     def _is_complete_from(self, batches: _BatchRange) -> bool:
         """Return whether no offset is lost from the start of a transaction to the log end."""
-        is_lost = self.log.is_end_lost or self._is_before_log(batches.first)
+        is_lost = self.log.is_end_lost or self._is_before_log(batches.first_row)
         return (
             batches.ended_by is _EndedBy.LOG
             and not is_lost
-            and not self._gaps_between(batches.first, None)
+            and not self._gaps_between(batches.first_row, None)
         )
 
     def _is_before_log(self, row: int) -> bool:
@@ -596,18 +622,20 @@ class PartitionMarkers:
     ) -> list[_TransactionRange]:
         """Return the transactions of the batches, with their ends."""
         key, outcomes = self._transaction_key(batches), self.outcomes()
-        by_epoch = outcomes.end_by_epoch(key)
+        ending_by_epoch = outcomes.end_by_epoch(key)
         candidates = list(map(self._abort_if_open, outcomes.ends_by_time(key)))
         if marker is not None and (not candidates or candidates[-1].outcome is not marker.outcome):
             candidates = []
-        ending = None if by_epoch is None else self._abort_if_open(by_epoch)
+        ending = None if ending_by_epoch is None else self._abort_if_open(ending_by_epoch)
         if ending is None and len({candidate.outcome for candidate in candidates}) == 1:
             ending = candidates[-1]
         if batches.aborted_transaction is not None:
             is_contradiction = ending is not None and ending.outcome is Outcome.COMMIT
             abort = TransactionEnd(Outcome.ABORT, key.epoch, is_pending=False)
             return [
-                _TransactionRange(batches.first, batches.end, None if is_contradiction else abort)
+                _TransactionRange(
+                    batches.first_row, batches.end_row, None if is_contradiction else abort
+                )
             ]
         if ending is None and not candidates:
             ending = outcomes.end_by_markers(key)
@@ -621,7 +649,7 @@ class PartitionMarkers:
             # No coordinator can end the transaction, and an operator can only abort it.
             ending = TransactionEnd(Outcome.ABORT, key.epoch, is_pending=False)
         if ending is not None:
-            return [_TransactionRange(batches.first, batches.end, ending)]
+            return [_TransactionRange(batches.first_row, batches.end_row, ending)]
         return self._split_at_gaps(batches, marker, candidates)
 
     def _abort_if_open(self, ending: TransactionEnd) -> TransactionEnd:
@@ -638,23 +666,27 @@ class PartitionMarkers:
     ) -> list[_TransactionRange]:
         """Split batches at lost gaps; each range gets the only end that the order allows."""
         rows, previous_marker_row = self.log.rows, batches.previous_marker_row
-        gap = rows.gap[batches.first : batches.end]
+        gap = rows.gap[batches.first_row : batches.end_row]
         starts = [0, *(np.flatnonzero(np.diff(gap)) + 1).tolist(), len(gap)]
         is_first_known = self.log.start_offset == 0 or previous_marker_row is not None
-        is_first_known &= rows.gap[batches.first] == (
+        is_first_known &= rows.gap[batches.first_row] == (
             0 if previous_marker_row is None else rows.gap[previous_marker_row]
         )
         is_last_known = marker is not None and gap[-1] == rows.gap[batches.next_row]
         groups = []
-        for number, (start, end) in enumerate(pairwise(starts)):
+        for number, (start_index, end_index) in enumerate(pairwise(starts)):
             possible_endings = list(candidates)
             if number == 0 and is_first_known:
                 possible_endings = possible_endings[:1]
-            if end == len(gap) and is_last_known and marker is not None:
+            if end_index == len(gap) and is_last_known and marker is not None:
                 possible_endings = [marker]
             is_clear = len({candidate.outcome for candidate in possible_endings}) == 1
             ending = possible_endings[-1] if is_clear else None
-            groups.append(_TransactionRange(batches.first + start, batches.first + end, ending))
+            groups.append(
+                _TransactionRange(
+                    batches.first_row + start_index, batches.first_row + end_index, ending
+                )
+            )
         return groups
 
     def _transaction_key(self, batches: _BatchRange) -> TransactionKey:
@@ -666,8 +698,8 @@ class PartitionMarkers:
         is_marker = next_row is not None and rows.control_type[next_row] >= CONTROL_ABORT
         return TransactionKey(
             self.partition,
-            int(rows.producer_id[batches.first]),
-            int(rows.epoch[batches.end - 1]),
+            int(rows.producer_id[batches.first_row]),
+            int(rows.epoch[batches.end_row - 1]),
             -1 if previous_marker_row is None else int(rows.time_ms[previous_marker_row]),
             int(rows.time_ms[next_row]) if is_marker else INT64_MAX,
         )
@@ -679,7 +711,7 @@ class PartitionMarkers:
 
     def _is_covered_by_index(self, batches: _BatchRange) -> bool:
         """Return whether a transaction index contains all abort markers of the gaps."""
-        gaps = self._gaps_between(batches.first, batches.next_row)
+        gaps = self._gaps_between(batches.first_row, batches.next_row)
         return all(self.indexes.covers(self.log.gaps[number]) for number in gaps)
 
     def _write_marker(
@@ -691,7 +723,7 @@ class PartitionMarkers:
             return False
         offset, gap = offset_and_gap
         rows, previous_marker_row = self.log.rows, batches.previous_marker_row
-        producer_id = int(rows.producer_id[batches.first])
+        producer_id = int(rows.producer_id[batches.first_row])
         self._used_offsets.add(offset)
         self._markers[offset] = write_end_transaction_marker(
             offset,
@@ -704,19 +736,19 @@ class PartitionMarkers:
             else int(rows.coordinator_epoch[previous_marker_row]),
             leader_epoch=gap.leader_epoch,
         )
-        start = rows.base_offset[batches.first]
+        start_offset = rows.base_offset[batches.first_row]
         self._notes.append(
             f"offset {offset}: wrote the missing transaction marker of producer {producer_id}, "
-            f"whose transaction from offset {start} was {ending.outcome}"
+            f"whose transaction from offset {start_offset} was {ending.outcome}"
             if is_known
             else f"offset {offset}: aborted the transaction of producer {producer_id}, which began "
-            f"before the log at offset {start} and has an unknown outcome"
+            f"before the log at offset {start_offset} and has an unknown outcome"
         )
         return True
 
     def _marker_offset(self, batches: _BatchRange) -> tuple[int, Gap] | None:
         """Return a free offset for a marker after batches, and the gap of the offset."""
-        numbers = self._gaps_between(batches.end - 1, batches.next_row)
+        numbers = self._gaps_between(batches.end_row - 1, batches.next_row)
         gaps = [self.log.gaps[number] for number in numbers]
         if batches.aborted_transaction is not None:
             offset = batches.aborted_transaction.last_offset
@@ -734,15 +766,15 @@ class PartitionMarkers:
 
     def _drop_batches(self, group: _BatchRange) -> None:
         """Drop batches; if their transaction began before the log, abort the transaction."""
-        rows, first, end = self.log.rows, group.first, group.end
-        if self._is_before_log(first):
-            abort = TransactionEnd(Outcome.ABORT, int(rows.epoch[end - 1]), is_pending=False)
+        rows, first_row, end_row = self.log.rows, group.first_row, group.end_row
+        if self._is_before_log(first_row):
+            abort = TransactionEnd(Outcome.ABORT, int(rows.epoch[end_row - 1]), is_pending=False)
             if not self._write_marker(group, abort, is_known=False) and group.next_row is None:
-                self.open_producers.append(int(rows.producer_id[first]))
-            first += 1
-        if first == end:
+                self.open_producers.append(int(rows.producer_id[first_row]))
+            first_row += 1
+        if first_row == end_row:
             return
-        rows = rows.take(slice(first, end))
+        rows = rows.take(slice(first_row, end_row))
         self._dropped.update(rows.base_offset.tolist())
         first_offset, last_offset = int(rows.base_offset[0]), int(rows.last_offset[-1])
         records = int((rows.last_offset - rows.base_offset + 1).sum())
@@ -840,10 +872,10 @@ class _OutputLogs:
         # Batches that were dropped because of an unknown outcome contain no marker.
         lost = [lost_range for lost_range in restored.lost if lost_range.code != UNKNOWN_OUTCOME]
         directory = self.directory(restored)
-        at_end = [
+        end_snapshots = [
             offset for offset in list_snapshots(directory) if offset == restored.log_end_offset
         ]
-        _, producers, _ = load_latest_snapshot(directory, at_end)
+        _, producers, _ = load_latest_snapshot(directory, end_snapshots)
         return PartitionTransactions.read(self.segments(restored), lost, producers)
 
     def marker_outcomes(self) -> Mapping[tuple[int, int], set[Outcome]]:
@@ -852,11 +884,15 @@ class _OutputLogs:
         for restored in self.partitions:
             transactions = self.transactions(restored)
             rows = transactions.rows
-            for first, last, has_marker in transactions.transactions():
-                is_complete = has_marker and rows.gap[last - 1] == rows.gap[last] and first < last
-                if is_complete and rows.epoch[last] == rows.epoch[last - 1] + 1:
-                    key = int(rows.producer_id[last]), int(rows.epoch[last - 1])
-                    outcomes_by_epoch[key].add(rows.outcome(last))
+            for first_row, last_row, has_marker in transactions.transactions():
+                is_complete = (
+                    has_marker
+                    and rows.gap[last_row - 1] == rows.gap[last_row]
+                    and first_row < last_row
+                )
+                if is_complete and rows.epoch[last_row] == rows.epoch[last_row - 1] + 1:
+                    key = int(rows.producer_id[last_row]), int(rows.epoch[last_row - 1])
+                    outcomes_by_epoch[key].add(rows.outcome(last_row))
         return outcomes_by_epoch
 
 

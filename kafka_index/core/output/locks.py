@@ -84,10 +84,10 @@ class StoreLock:
         store = store_of(self.path)
         attempts = 0
         while not store.put(self.path, self._lock_object_content(), if_absent=True):
-            abandoned = self._wait_until_abandoned(store)
-            if abandoned is None:
+            abandoned_object = self._wait_until_abandoned(store)
+            if abandoned_object is None:
                 continue
-            if store.replace(self.path, self._lock_object_content(), abandoned):
+            if store.replace(self.path, self._lock_object_content(), abandoned_object):
                 break
             attempts += 1
             if attempts == _MAX_REPLACEMENTS:
@@ -322,8 +322,8 @@ class _LockFile:
                 return False
             try:
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                opened = os.fstat(self._descriptor)
-                self._file_id = opened.st_dev, opened.st_ino
+                status = os.fstat(self._descriptor)
+                self._file_id = status.st_dev, status.st_ino
                 # If the previous process removed the file after this process opened it, no other
                 # process sees the lock.
                 is_current = _file_id(self._path) == self._file_id

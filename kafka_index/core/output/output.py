@@ -91,7 +91,7 @@ class StateFile(Generic[State]):
     """
 
     path: str
-    kind: type[State]
+    state_type: type[State]
     version: int = 1
     what: str = "state file"
     hint: str | None = None
@@ -106,7 +106,7 @@ class StateFile(Generic[State]):
             if self.hint is not None or is_retriable(error):
                 raise
             return None
-        state = decode_state(data, self.kind, self.version)
+        state = decode_state(data, self.state_type, self.version)
         if state is None and self.hint is not None:
             raise InputError(
                 f"this version cannot read the {self.what}", path=self.path, hint=self.hint
@@ -290,16 +290,18 @@ class Output:
         sizes = {f"{self.root}/{name}": ready[name] for name in names}
         announce({**sizes, f"{self.root}/{SUCCESS}": 0})
         if not store.stages_locally:
-            old = {entry.name for entry in scan_directory(self.root) if entry.path != self.root}
+            old_names = {
+                entry.name for entry in scan_directory(self.root) if entry.path != self.root
+            }
             # From now on, readers see that the folder is incomplete.
-            store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old else [])
+            store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old_names else [])
             if store.has_rename:
-                store.delete([f"{self.root}/{name}" for name in old - {SUCCESS}])
+                store.delete([f"{self.root}/{name}" for name in old_names - {SUCCESS}])
                 store.rename(staging, self.root)
                 return
             for name in names:
                 store.rename(f"{staging}/{name}", f"{self.root}/{name}")
-            store.delete([f"{self.root}/{name}" for name in old.difference(names, {SUCCESS})])
+            store.delete([f"{self.root}/{name}" for name in old_names.difference(names, {SUCCESS})])
             store.put(f"{self.root}/{SUCCESS}", b"")
             return
         with publishing(self.root, "publish the output"):
@@ -333,23 +335,23 @@ class Output:
         ]
 
 
-def _swap_directories(new: str, old: str) -> None:
+def _swap_directories(new_path: str, old_path: str) -> None:
     """Swap two folders of one file system, atomically if the file system supports it.
 
-    Otherwise `old` does not exist for a moment. A run that is killed in this moment leaves the old
-    folder under the name of the new folder with the suffix ``.old``. Raises `OSError` if the swap
-    failed; `old` is unchanged in this case.
+    Otherwise `old_path` does not exist for a moment. A run that is killed in this moment leaves the
+    old folder under the name of the new folder with the suffix ``.old``. Raises `OSError` if the
+    swap failed; `old_path` is unchanged in this case.
     """
-    if exchange(new, old):
+    if exchange(new_path, old_path):
         return
-    renamed = new + _OLD_SUFFIX
-    os.rename(old, renamed)
+    renamed_path = new_path + _OLD_SUFFIX
+    os.rename(old_path, renamed_path)
     try:
-        os.rename(new, old)
+        os.rename(new_path, old_path)
     except BaseException:
-        os.rename(renamed, old)
+        os.rename(renamed_path, old_path)
         raise
-    os.rename(renamed, new)
+    os.rename(renamed_path, new_path)
 
 
 # ---------------------------------------------------------------------------- partition directories
@@ -402,11 +404,11 @@ def _remove_tree(path: str) -> None:
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     staging_file = os.path.join(path, _STAGING_FILE)
     for name in os.listdir(path):
-        inner = os.path.join(path, name)
-        if os.path.isdir(inner) and not os.path.islink(inner):
-            shutil.rmtree(inner)
-        elif inner != staging_file:
-            os.unlink(inner)
+        entry_path = os.path.join(path, name)
+        if os.path.isdir(entry_path) and not os.path.islink(entry_path):
+            shutil.rmtree(entry_path)
+        elif entry_path != staging_file:
+            os.unlink(entry_path)
     # Last, so that the next run recognizes a partly removed directory.
     with suppress(FileNotFoundError):
         os.unlink(staging_file)

@@ -212,14 +212,18 @@ def swept_target(
     if target_root is not None and not store_of(target_root).stages_locally:
         yield
         return
-    before = list(partition_directories) if target_root is None else _list_directories(target_root)
-    sweep(before, run_id=None)
+    initial_directories = (
+        list(partition_directories) if target_root is None else _list_directories(target_root)
+    )
+    sweep(initial_directories, run_id=None)
     try:
         yield
     finally:
-        after = before if target_root is None else _list_directories(target_root)
-        sweep(after, run_id=run_id)
-        for directory in set(after).difference(before):
+        final_directories = (
+            initial_directories if target_root is None else _list_directories(target_root)
+        )
+        sweep(final_directories, run_id=run_id)
+        for directory in set(final_directories).difference(initial_directories):
             with suppress(OSError):  # The folder has files.
                 os.rmdir(directory)
 
@@ -421,16 +425,16 @@ def _publish_locally(publication: Publication) -> PublishError | None:
     return None
 
 
-def _remove_old_index(path: str, new: os.stat_result, scratch_path: str) -> None:
+def _remove_old_index(path: str, new_status: os.stat_result, scratch_path: str) -> None:
     """Remove an old ``.index``, but not if another attempt has just published a new one."""
     # Compare under a unique scratch name, which no other attempt uses.
-    renamed = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
+    renamed_path = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
     with suppress(FileNotFoundError):
-        os.rename(path, renamed)
-        if os.path.samestat(os.stat(renamed), new):
-            os.rename(renamed, path)
+        os.rename(path, renamed_path)
+        if os.path.samestat(os.stat(renamed_path), new_status):
+            os.rename(renamed_path, path)
         else:
-            os.unlink(renamed)
+            os.unlink(renamed_path)
 
 
 def unpublished_files(publication: Publication) -> Publication | None:
