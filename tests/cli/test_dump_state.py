@@ -135,10 +135,18 @@ ENTRY = (7, 0, 1, 2, 3, 4, 5, 6)
 @pytest.mark.parametrize(
     ("content", "rows", "message"),
     [
-        (b"\0\2" + snapshot_of(ENTRY)[2:], 0, "at byte 0: unknown version .*expected 1, found 2"),
+        (
+            b"\0\2" + snapshot_of(ENTRY)[2:],
+            0,
+            "at byte 0: the version of the snapshot is not supported .*expected 1, found 2",
+        ),
         (snapshot_of(ENTRY)[:9], 0, "at byte 9: .*shorter than its header"),
-        (snapshot_of(ENTRY, ENTRY, count=3), 2, "at byte 6: .*do not fit"),
-        (snapshot_of(ENTRY)[:2] + b"abcd" + snapshot_of(ENTRY)[6:], 1, "at byte 2: wrong checksum"),
+        (snapshot_of(ENTRY, ENTRY, count=3), 2, "at byte 6: .*does not match its size"),
+        (
+            snapshot_of(ENTRY)[:2] + b"abcd" + snapshot_of(ENTRY)[6:],
+            1,
+            "at byte 2: the checksum of the snapshot does not match",
+        ),
     ],
 )
 def test_damaged_snapshot_is_printed_up_to_the_damage(
