@@ -37,7 +37,7 @@ EXPORT_REPORT_SCHEMA = report_schema(
         ("records", pa.int64()),
         ("files", pa.int64()),
         ("size_bytes", pa.int64()),
-        ("left_out", pa.int64()),
+        ("skipped_ranges", pa.int64()),
         ("position_bytes", pa.int64()),
         ("missing_ranges", pa.int64()),
         ("decode_errors", pa.int64()),
@@ -50,7 +50,7 @@ EXPORT_REPORT_SCHEMA = report_schema(
         "records",
         "files",
         "size_bytes",
-        "left_out",
+        "skipped_ranges",
         "missing_ranges",
         "decode_errors",
     ),
@@ -94,7 +94,7 @@ class PartitionReport:
     ----------
     first_offset, next_offset : int, optional
         The offsets, `next_offset` exclusive.
-    left_out : int
+    skipped_ranges : int
         The number of skipped corrupt ranges.
     path, position_bytes, reason : optional
         The first corrupt range, or the failure.
@@ -118,7 +118,7 @@ class PartitionReport:
     records: int = 0
     files: int = 0
     size_bytes: int = 0
-    left_out: int = 0
+    skipped_ranges: int = 0
     path: str | None = None
     position_bytes: int | None = None
     reason: str | None = None
@@ -238,7 +238,7 @@ class ExportResult(Result):
     @property
     def _failure_text(self) -> str:
         """The numbers of skipped ranges and failed partitions; empty if there are none."""
-        ranges = sum(row.left_out for row in self.partitions)
+        ranges = sum(row.skipped_ranges for row in self.partitions)
         failed = sum(row.status is ExportStatus.FAILED for row in self.partitions)
         parts = [f"{plural(ranges, 'corrupt range')} skipped"] if ranges else []
         parts += [f"{plural(failed, 'partition')} failed"] if failed else []
@@ -260,7 +260,7 @@ class ExportResult(Result):
         reported_rows = [
             row
             for row in self.partitions
-            if row.left_out or row.is_shorter or row.status in _WITH_DATA_LOSS
+            if row.skipped_ranges or row.is_shorter or row.status in _WITH_DATA_LOSS
         ]
         data_loss = f"the logs of {plural(len(reported_rows), 'partition')} lost data"
         title = f"{self._failure_text or data_loss}:"
@@ -317,5 +317,5 @@ def _partition_line(row: PartitionReport) -> str:
     location = "" if row.path is None else f"{shown_path(row.path)}: "
     if row.position_bytes is not None:
         location += f"at byte {row.position_bytes}: "
-    further_ranges = f" and {row.left_out - 1} more" if row.left_out > 1 else ""
+    further_ranges = f" and {row.skipped_ranges - 1} more" if row.skipped_ranges > 1 else ""
     return f"{row.topic}-{row.partition}: {location}{row.reason}{further_ranges}"

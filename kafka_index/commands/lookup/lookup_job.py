@@ -276,7 +276,7 @@ class _FileLookup:
             queries,
             totals.findings,
             skipped=skipped_texts(self._inventory.skipped),
-            findings_left_out=totals.findings_left_out,
+            further_findings=totals.further_findings,
             invalid=totals.invalid_queries,
             output=self._output,
             fail_on=self._request.fail_on,
@@ -534,7 +534,7 @@ class SplitStats:
             rows=self._rows,
             counts=self._counts.counts(),
             findings=tuple(findings[:MAX_FINDINGS]),
-            findings_left_out=max(len(findings) - MAX_FINDINGS, 0),
+            further_findings=max(len(findings) - MAX_FINDINGS, 0),
             starting_offsets=tuple(self._starts),
             invalid=tuple(self._invalid),
         )

@@ -113,7 +113,7 @@ class SplitReport:
         Numbers of queries by partition and status.
     findings : tuple of LookupFinding
         The first `MAX_FINDINGS` findings.
-    findings_left_out : int
+    further_findings : int
         The number of further findings.
     starting_offsets : tuple of StartingOffset
         A starting offset for each query, if requested. One more than partitions is enough.
@@ -125,7 +125,7 @@ class SplitReport:
     rows: int
     counts: Counter[QueryGroup]
     findings: tuple[LookupFinding, ...] = ()
-    findings_left_out: int = 0
+    further_findings: int = 0
     starting_offsets: tuple[StartingOffset, ...] = ()
     invalid: tuple[InvalidQuery, ...] = ()
 
@@ -133,13 +133,13 @@ class SplitReport:
 class LookupTotals:
     """The sum of the reports of all splits; not thread-safe.
 
-    `rows_of_split` are numbers of answers by split number. `findings_left_out` is the number of
+    `rows_of_split` are numbers of answers by split number. `further_findings` is the number of
     unlisted findings, which may include duplicates of listed findings.
     """
 
     def __init__(self) -> None:
         self.rows_of_split: dict[int, int] = {}
-        self.findings_left_out = 0
+        self.further_findings = 0
         self._counts: Counter[QueryGroup] = Counter()
         self._unknown = 0
         self._findings = Findings()
@@ -154,7 +154,7 @@ class LookupTotals:
             self._count(group, queries)
         for finding in report.findings:
             self._findings.add(finding)
-        self.findings_left_out += report.findings_left_out
+        self.further_findings += report.further_findings
         if report.invalid:
             self._invalid[report.number] = report.invalid
         if report.starting_offsets:
@@ -341,7 +341,7 @@ class LookupResult(_QueriesResult):
         Missing and rejected index files, missing offsets, and corruption.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
-    findings_left_out : int
+    further_findings : int
         Maximum number of findings that are not listed.
     invalid : sequence of InvalidQuery
         The first malformed queries.
@@ -358,7 +358,7 @@ class LookupResult(_QueriesResult):
     findings: Sequence[LookupFinding] = ()
     unread: Sequence[str] = ()
     skipped: Sequence[tuple[str, str]] = ()
-    findings_left_out: int = 0
+    further_findings: int = 0
     invalid: Sequence[InvalidQuery] = ()
     output: str | None = None
     fail_on: tuple[str, ...] = ()
@@ -418,7 +418,7 @@ class LookupResult(_QueriesResult):
         ]
         sections = [Section(malformed, lines, total=count)] if lines else []
         return sections + findings_sections(
-            self.findings, self.queries.get(Status.UNREADABLE.text, 0), self.findings_left_out
+            self.findings, self.queries.get(Status.UNREADABLE.text, 0), self.further_findings
         )
 
     def to_arrow(self) -> pa.Table:

@@ -823,7 +823,7 @@ def _report_row(
     if lost:
         reason = str(lost[0])
     if error is not None:
-        status, reason = RewriteStatus.LEFT_OUT, str(error)
+        status, reason = RewriteStatus.SKIPPED, str(error)
     return RewrittenPartition(
         partition.topic,
         partition.partition,

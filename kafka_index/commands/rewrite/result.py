@@ -42,7 +42,7 @@ class RewriteStatus(StrEnum):
     #: The output has a copy of the partition, which is of an internal topic.
     COPIED = "copied"
     #: The output lacks the partition: it is corrupt, or cannot be read or written.
-    LEFT_OUT = "left_out"
+    SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +124,7 @@ class RewriteResult(Result):
     def headline(self) -> str:
         """The number of records and dropped records, and why a rewrite would be rejected."""
         counts = self.counts
-        partitions = plural(counts["partitions"] - counts["partitions_left_out"], "partition")
+        partitions = plural(counts["partitions"] - counts["partitions_skipped"], "partition")
         output = (
             "; nothing is written" if self.output is None else f"; {partitions} in {self.output}"
         )
@@ -134,7 +134,7 @@ class RewriteResult(Result):
             f"the rewrite would be rejected: {self.refusal}; " if self.refusal is not None else ""
         )
         earlier_run = "" if self.is_new else ", finished by an earlier run"
-        skipped_count = counts["partitions_left_out"]
+        skipped_count = counts["partitions_skipped"]
         skipped = f"; {plural(skipped_count, 'partition')} skipped" if skipped_count else ""
         return f"{refusal}{total}{earlier_run}{skipped}"
 
@@ -158,29 +158,29 @@ class RewriteResult(Result):
     @property
     def sections(self) -> list[Section]:
         """Skipped partitions, notes, and records by line of the keys."""
-        left_out = [f"{row.topic}-{row.partition}: {row.reason}" for row in self.left_out]
+        skipped = [f"{row.topic}-{row.partition}: {row.reason}" for row in self.skipped_partitions]
         notes = [
             row.reason
             for row in self.partitions
-            if row.status is not RewriteStatus.LEFT_OUT
+            if row.status is not RewriteStatus.SKIPPED
             and row.reason is not None
             and not row.missing_offsets.lost
         ]
         return [
             Section("notes:", notes, noun="note"),
             *key_sections(self.records_by_line),
-            Section(f"{plural(len(left_out), 'partition')} skipped:", left_out, BAD),
+            Section(f"{plural(len(skipped), 'partition')} skipped:", skipped, BAD),
         ]
 
     @property
-    def left_out(self) -> list[RewrittenPartition]:
+    def skipped_partitions(self) -> list[RewrittenPartition]:
         """The partitions that are corrupt, or cannot be read or written."""
-        return [row for row in self.partitions if row.status is RewriteStatus.LEFT_OUT]
+        return [row for row in self.partitions if row.status is RewriteStatus.SKIPPED]
 
     @property
     def outcome(self) -> RunOutcome:
         """Damage for skipped partitions, environment if a retry may succeed."""
-        faults = (row.is_retriable for row in self.left_out)
+        faults = (row.is_retriable for row in self.skipped_partitions)
         return RunOutcome.of_faults(faults).with_damage((*self.unread, *self.missing_offsets.lost))
 
     @property
@@ -196,7 +196,7 @@ class RewriteResult(Result):
             "partitions": len(self.partitions),
             "records": sum(row.records or 0 for row in self.partitions),
             "records_dropped": sum(row.dropped or 0 for row in self.partitions),
-            "partitions_left_out": len(self.left_out),
+            "partitions_skipped": len(self.skipped_partitions),
         }
 
     @property

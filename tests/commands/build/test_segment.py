@@ -132,5 +132,5 @@ def test_rewrite_skips_a_partition_with_backward_offsets(tmp_path: Path, log: Pa
 
     (row,) = [json.loads(line) for line in report.read_text().splitlines()]
     assert result.returncode == 1
-    assert row["status"] == "left_out"
+    assert row["status"] == "skipped"
     assert "overlap" in row["reason"]

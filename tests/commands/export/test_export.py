@@ -163,7 +163,7 @@ def test_damaged_batch_is_skipped_and_exported_once_the_log_is_repaired(tmp_path
     rows = {row["topic"]: row for row in csv.DictReader(report.read_text().splitlines())}
     assert rows["other"]["status"] == "exported"
     assert rows["topic"]["status"] == "damaged"
-    assert rows["topic"]["left_out"] == "1"
+    assert rows["topic"]["skipped_ranges"] == "1"
     assert rows["topic"]["position_bytes"] == str(len(sound[0]))
     assert rows["topic"]["path"].endswith(f"{0:020d}.log")
     kept = [0, 1, 2, 6, 7, 8, 9, 10, 11]
@@ -184,7 +184,7 @@ def test_rerun_counts_damage_at_the_log_end_once(tmp_path: Path) -> None:
     for _ in range(2):
         export(1, "--input", tmp_path / "dump", "--output", tmp_path / "out", "--report", report)
         (row,) = csv.DictReader(report.read_text().splitlines())
-        assert (row["status"], row["left_out"]) == ("damaged", "1")
+        assert (row["status"], row["skipped_ranges"]) == ("damaged", "1")
 
 
 def test_duplicate_batch_after_the_exported_end_is_damage_as_in_a_first_export(

@@ -35,7 +35,7 @@ REPORT = SplitReport(
     rows=5,
     counts=Counter({("t", 0, FOUND): 4, (None, None, UNKNOWN): 1}),
     findings=(DAMAGE,),
-    findings_left_out=2,
+    further_findings=2,
 )
 
 
@@ -60,7 +60,7 @@ def test_split_reports_are_summed_and_findings_reported_once() -> None:
         Status.UNKNOWN_PARTITION: 2,
     }
     assert totals.findings == [replace(DAMAGE, queries=6)]
-    assert totals.findings_left_out == 4
+    assert totals.further_findings == 4
 
 
 def test_lookup_report_lists_counts_before_findings() -> None:
