@@ -59,21 +59,25 @@ def restore_dump(
     link : Link or str
         How logs get into the output: ``auto``, ``reflink``, ``copy`` or ``hard``.
     log_starts : mapping of str to int, optional
-        Log start offsets, keyed by partition directory name; they replace the checkpointed offsets
-        (``orders-0``).
+        Log start offsets, keyed by partition directory name such as ``orders-0``. They replace the
+        checkpointed log start offsets.
     cluster : ClusterMode or str
         Whether the output is for a ``fresh`` cluster, or for the source cluster (``same``).
     seeds : path, or list of path
-        Metadata log directories of the controllers that get the topics.
+        Formatted metadata log directories of the controllers to which the restored topics are
+        added.
     node_id : int, optional
-        The broker of the output, if neither the output nor `seeds` contains it.
+        The node ID of the broker that starts on the output, if neither the output nor `seeds`
+        contains the ID.
     topic_configs : mapping of str to mapping of str to str, optional
         Settings of seeded topics. They take precedence over the metadata log of the dump.
     until : time, path, or mapping of str to mapping of int to int, optional
-        The end of the logs: before the first batch with a later timestamp, or at the offset of
-        the topic and partition. Offsets may be in a file.
+        Where the logs end. With a time, each log ends before the first batch with a later
+        timestamp. With offsets by topic and partition, or the path of a file with such offsets,
+        each log ends before the batch that contains the offset of its partition.
     create_time : bool
-        Whether the time also applies to topics that use CreateTime.
+        Whether a time in `until` also applies to topics with CreateTime, whose timestamps are set
+        by producers.
     consistent : bool
         For a backup: keep or remove whole transactions at the log ends, in all partitions.
     drop_keys : path, or list of str or bytes, optional
@@ -85,7 +89,8 @@ def restore_dump(
     new_topic_ids : bool
         Whether topics whose ID is unknown get a new ID. By default they are rejected.
     metadata_output : path, optional
-        For the source cluster: the directory of the metadata log, if it is not `output`.
+        For the source cluster: the directory to which the metadata log is copied, if it is not
+        `output`.
     all_brokers_restored : bool
         For the source cluster: all of its brokers are restored to the same point in time.
     config : path, mapping or LogConfig, optional

@@ -151,7 +151,7 @@ class SourceCluster:
     offsets: Sequence[CommittedOffset] = ()
     notes: list[str] = field(default_factory=list)
     is_damaged: bool = False
-    #: The restored backup and its cutoff, for people; empty for dumps.
+    #: The restored backup and its cutoff, as shown in messages; empty for dumps.
     backup: str = ""
 
     @classmethod
@@ -220,7 +220,7 @@ class SourceCluster:
         return ids
 
     def committed_epoch(self, partition: TopicPartition) -> int:
-        """Return the largest leader epoch in committed offsets; -1 if there is none."""
+        """Return the largest leader epoch in the committed offsets of a partition, or -1."""
         epochs = (
             offset.leader_epoch
             for offset in self.offsets
@@ -240,7 +240,7 @@ class SourceCluster:
     def cleanup_policies(
         self, properties: Mapping[str, str] | None, dump: Dump
     ) -> dict[str, str | None]:
-        """Return the cleanup policies by topic in the metadata log; a policy is None if unknown.
+        """Return the cleanup policy of each topic in the metadata log; None if unknown.
 
         `properties` are all settings of the broker.
         """
@@ -251,7 +251,7 @@ class SourceCluster:
         }
 
     def leader_epoch(self, partition: TopicPartition) -> int:
-        """Return the leader epoch in the metadata log; -1 if unknown."""
+        """Return the leader epoch of a partition in the metadata log; -1 if unknown."""
         topic = None if self.image is None else self.image.find_topic(partition.topic)
         image = None if topic is None else topic.partitions.get(partition.partition)
         return -1 if image is None else image.leader_epoch
@@ -304,7 +304,8 @@ def read_transactions(data: str, budget: DecompressionBudget) -> Sequence[Transa
 NO_BROKER_EPOCH = -2
 CLUSTER_ID, NODE_ID, DIRECTORY_ID = "cluster.id", "node.id", "directory.id"
 VERSION, OLD_NODE_ID = "version", "broker.id"
-#: With an unknown epoch, the broker registers as after an unclean shutdown.
+#: If the broker epoch is unknown, the controller treats the registration as one after an unclean
+#: shutdown.
 _UNKNOWN_EPOCH = -1
 
 
@@ -317,7 +318,7 @@ class Identity:
 
 
 def dump_identity(dump: Dump) -> dict[str, str]:
-    """Return the properties of the only broker of a dump; empty if the broker is unknown."""
+    """Return the ``meta.properties`` of the only broker of a dump; empty if unknown."""
     roots = [root for root in dump.roots if root.properties]
     root_properties = [root.properties for root in roots]
     if not root_properties or not _have_equal_values(
@@ -341,9 +342,10 @@ def dump_identity(dump: Dump) -> dict[str, str]:
 def refuse_identity(
     directory: str, hint: str, metadata_directory: str | None = None, *, may_be_old: bool = False
 ) -> MetaProperties:
-    """Return the identity of a directory; raise `InputError` if no broker starts with it.
+    """Return the ``meta.properties`` of a directory; raise if no broker starts with them.
 
-    The directory of the metadata log is checked, too. `may_be_old` accepts brokers with ZooKeeper.
+    If given, the directory of the metadata log is checked, too. With `may_be_old`, version 0 of
+    brokers with ZooKeeper is accepted.
     """
     identities = check_identity([directory], metadata_directory, None)
     refusals = [*identities.offline.values(), *identities.refused]
@@ -373,7 +375,7 @@ def refuse_identity(
 
 
 def fresh_identity(cluster_id: str, node_id: str) -> dict[str, str]:
-    """Return the properties of a new directory of a broker."""
+    """Return the ``meta.properties`` of a new data directory of a broker."""
     return {VERSION: "1", CLUSTER_ID: cluster_id, NODE_ID: node_id} | new_directory_id()
 
 
@@ -396,7 +398,7 @@ def _have_equal_values(properties: Iterable[Mapping[str, str]], names: tuple[str
 
 
 def same_cluster_identity(request: RestoreRequest, dump: Dump, source: SourceCluster) -> Identity:
-    """Return the identity of the output in the source cluster, or reject options for it."""
+    """Return the identity of the output; reject options that the source cluster forbids."""
     if request.topics is not None:
         raise InputError(
             "--topics requires --cluster fresh",
@@ -510,7 +512,7 @@ def assigned_partitions(image: ClusterImage, properties: Mapping[str, str]) -> l
 def single_replica_partitions(
     image: ClusterImage, properties: Mapping[str, str]
 ) -> frozenset[TopicPartition]:
-    """Return the partitions that have their only replica in a data directory."""
+    """Return the partitions whose only replica is in the directory with these properties."""
     sole_replica = (int(properties[NODE_ID]),), (properties.get(DIRECTORY_ID),)
     return frozenset(
         TopicPartition(topic.name, number)

@@ -56,7 +56,7 @@ class _GroupOffsets:
     is_damaged: bool
 
     def not_reset_rows(self, ends: Mapping[TopicPartition, int], reason: str) -> list[GroupOffset]:
-        """Return the rows of offsets that are not reset, with the reason."""
+        """Return the report rows of committed offsets that are not reset, with the reason."""
         return [
             *(_not_reset_row(committed, ends, self.path, reason) for committed in self.committed),
             *(
@@ -125,7 +125,7 @@ def _read_offsets(
 def _select_offsets_after_end(
     groups: Iterable[_GroupOffsets], ends: Mapping[TopicPartition, int]
 ) -> list[_GroupOffsets]:
-    """Select the offsets after the ends of restored logs."""
+    """Select the committed offsets that are after the ends of restored logs."""
     offsets_after_end = (
         replace(
             partition_offsets,
@@ -154,7 +154,7 @@ def _list_renamed_offsets(
     renames: Mapping[str, str],
     ends: Mapping[TopicPartition, int],
 ) -> list[GroupOffset]:
-    """Return the offsets that remain under the old names of topics."""
+    """Return the committed offsets that remain under the old names of renamed topics."""
     rows = []
     for partition_offsets in groups:
         for committed in (*partition_offsets.committed, *partition_offsets.pending):
@@ -181,7 +181,7 @@ def _reset_offsets(
     groups: Sequence[_GroupOffsets],
     config: LogConfig,
 ) -> list[GroupOffset]:
-    """Reset offsets to log ends; return the offsets that are not reset, with the reason."""
+    """Reset committed offsets to log ends; return those that are not reset, with the reason."""
     settings = replace(log_settings_of(config, CONSUMER_OFFSETS_TOPIC), cleanup_policy="compact")
     not_reset: list[GroupOffset] = []
     for partition_offsets in groups:
@@ -203,14 +203,14 @@ def _reset_partition_offsets(
 ) -> None:
     """Commit log ends for groups whose committed offsets are after these log ends.
 
-    The partition is changed in the staging directory. First, the journal marks the partition as
-    unfinished, so that the run after a killed run restores the partition again.
+    The partition is changed in the staging directory. Before that, the journal marks the partition
+    as unfinished: if this run is killed, the next run restores the partition again.
     """
     restored, directory, output = partition_offsets.restored, partition_offsets.path, locked.root
     journal = Journal(output)
     journal.reopen(restored)
-    # PartitionLogWriter opens the lock file of its directory. In the output, this would release the
-    # lock of the run.
+    # PartitionLogWriter opens the lock file of its directory. In the output, closing this file
+    # would release the lock of the run.
     work_directory = os.path.join(locked.make_staging(), "clamped")
     make_staged_directory(work_directory)
     staged = withdraw_directory(directory, work_directory)

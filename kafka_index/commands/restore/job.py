@@ -105,7 +105,7 @@ def restore(
     listener: Listener | None = None,
     report: ReportSink | None = None,
 ) -> RestoreResult:
-    """Restore the dumps of a request; a partition that fails is a row of the result.
+    """Restore the dumps of a request. A partition that fails is reported as skipped.
 
     The report is complete before a broker can start on the output. Raises `KafkaIndexError` if the
     restore is rejected, or the output cannot be written.
@@ -201,7 +201,7 @@ class RestoreJob:
     ) -> RestoreResult:
         """Restore the dumps while the output is locked, and write the report.
 
-        `unread` gets the files of the input that cannot be read during the restore.
+        During the restore, input files that cannot be read are added to `unread`.
         """
         sizes = {
             partition_plan.partition: partition_plan.size_bytes
@@ -229,7 +229,7 @@ class RestoreJob:
             return result
 
     def _recheck_output(self) -> RestoreJob:
-        """Check the locked output again; return a job with the state of the output."""
+        """Check the output again after locking; return a job that continues an earlier run."""
         output = recheck_output(self.output, self.plan)
         for seed in self.seeds:
             refuse_used(seed)
@@ -253,9 +253,10 @@ class RestoreJob:
         on_restored: OnRestored,
         unread: Mapping[str, Skipped],
     ) -> RestoreResult:
-        """Restore all files except the files without which no broker starts."""
+        """Restore all files; ``meta.properties`` and the clean shutdown file stay hidden."""
         plan, output = self.plan, self.output
-        # Before the state file is written: a second run with another --link would be rejected.
+        # Try --link before the state file is written: afterwards, a run with another --link could
+        # be rejected.
         link = choose_link(
             self.request.link, plan.partitions[0].segments()[0], locked.make_staging()
         )
@@ -338,7 +339,7 @@ class RestoreJob:
                 inputs=plan.digest, topic_ids=dict(plan.new_ids), until_ms=until_ms
             )
             state.begin(output.path)
-        # An earlier run may have been killed after its last step.
+        # An earlier run may have published these files before it was killed: hide them again.
         disable_startup(output.path, self.identity.properties, self.identity.broker_epoch)
         unfinished_plans = [
             partition_plan
@@ -443,7 +444,7 @@ class RestoreJob:
         ]
 
     def _single_replica_partitions(self) -> Container[TopicPartition] | None:
-        """Return the partitions with a single replica; None if all partitions have only one."""
+        """Return the single-replica partitions; None if each partition has one replica."""
         if not self._is_same_cluster:
             return None
         image = self.source.image
@@ -558,8 +559,8 @@ class RestoreJob:
     ) -> Iterator[str]:
         """Yield notes about edited transactions, and about transactions that stay open.
 
-        `uncoordinated_producers` has the producer IDs, by partition, of open transactions that
-        possibly no coordinator ends.
+        `uncoordinated_producers` has, by partition, the IDs of producers with an open transaction
+        that possibly no coordinator ends.
         """
         edited_count = sum(restored.is_edited for restored in partitions)
         if edited_count:
@@ -602,7 +603,7 @@ class RestoreJob:
 
 
 def _check_topic_configs(plan: RestorePlan) -> None:
-    """Reject settings of topics that are not restored, or with which no broker starts."""
+    """Reject settings of topics that are not restored, and settings on which a broker fails."""
     topics = {partition_plan.partition.topic for partition_plan in plan.partitions}
     for topic, configs in plan.request.topic_configs.items():
         if topic not in topics:
@@ -615,7 +616,7 @@ def _check_topic_configs(plan: RestorePlan) -> None:
 
 
 def _has_overflowed(restored: RestoredPartition) -> bool:
-    """Return whether a segment has offsets that are too far apart for its relative offsets."""
+    """Return whether a segment has offsets beyond the int32 range of relative offsets."""
     codes = {restored.code, *(lost_range.code for lost_range in restored.lost)}
     return OFFSET_OVERFLOW in codes or (restored.reason or "").startswith(OFFSET_OVERFLOW)
 
@@ -624,7 +625,7 @@ def _has_overflowed(restored: RestoredPartition) -> bool:
 class SegmentSplitter:
     """Splits the segments of partitions into logs in a folder.
 
-    `originals` has the path of the original log by the path of a split log.
+    `originals` maps the path of each split log to the path of its original log.
     """
 
     folder: str
@@ -632,7 +633,7 @@ class SegmentSplitter:
     originals: dict[str, str] = field(default_factory=dict)
 
     def split(self, plan: PartitionPlan) -> PartitionPlan:
-        """Return a plan whose base copy has the segments that a broker would roll."""
+        """Return the plan after splitting the base copy's segments where offsets overflow."""
         try:
             segments = [
                 new_segment
@@ -640,7 +641,8 @@ class SegmentSplitter:
                 for new_segment in self._split_and_copy(segment)
             ]
         except CorruptObjectError:
-            # A damaged object of the backup is the reason for the distance of the offsets.
+            # The offsets are far apart because an object of the backup is damaged. Splitting cannot
+            # help.
             return plan
         if not any(new_segment.log_path in self.originals for new_segment in segments):
             return plan
@@ -667,7 +669,7 @@ class SegmentSplitter:
             yield replace(new_segment, base_offset=span.base_offset, is_last=is_last)
 
     def name_originals(self, restored: RestoredPartition) -> None:
-        """Replace split logs by the original logs in the losses of a partition."""
+        """In the lost ranges of a partition, name the original logs instead of split logs."""
         restored.lost = [
             replace(lost_range, path=self.originals[lost_range.path], position_bytes=None)
             if lost_range.path in self.originals

@@ -63,7 +63,8 @@ from kafka_index.core.query.settings import ReadSettings
 from kafka_index.core.records.decompression import DecompressionBudget, shared_budget
 
 _NAMES_SHOWN = 5
-# Longer than an election. An earlier time is harmless unless a transactional ID has expired since.
+# Longer than a leader election takes. A larger margin is harmless, unless a transactional ID
+# expired within the margin.
 _MAX_FAILOVER_MS = 60_000
 
 
@@ -85,7 +86,7 @@ def check_until(dump: Dump, request: RestoreRequest) -> None:
 
 
 def _check_timestamp_types(dump: Dump) -> None:
-    """Reject topics with CreateTime. Internal topics are written by brokers."""
+    """Reject topics with CreateTime, except internal topics, which brokers write."""
     topics = {
         replica.partition.topic
         for replica in dump.all_replicas
@@ -101,7 +102,7 @@ def _check_timestamp_types(dump: Dump) -> None:
 
 
 def check_until_reaches_records(until: Until, logs: Iterable[Replica]) -> None:
-    """Reject a point in time before all records.
+    """Reject a point in time that is before the first batch of every partition.
 
     Records of internal topics are considered only if the dump has no other topics.
     """
@@ -113,7 +114,8 @@ def check_until_reaches_records(until: Until, logs: Iterable[Replica]) -> None:
     ]
     headers = [(replica, _first_header(replica)) for replica in user_replicas or replicas]
     first_headers = [(replica, header) for replica, header in headers if header is not None]
-    # Message format v0 and v1 have no timestamp in the batch header: such batches are reached.
+    # Message format v0 and v1 have no timestamp in the batch header: assume that --until is not
+    # before such a batch.
     are_reached = [
         int(header["magic"]) < MAGIC_RECORD_BATCH
         or int(header["max_timestamp_ms"]) <= until.time_ms
@@ -145,7 +147,7 @@ def _has_create_time(replica: Replica) -> bool:
 
 
 def _first_header(replica: Replica) -> np.void | None:
-    """Return the first batch header in the format of magic 2; None if the log has no batch."""
+    """Return the first batch header, parsed as magic 2; None if no log has a complete header."""
     for segment in replica.segments.files():
         if segment.log_size_bytes >= RECORD_BATCH_OVERHEAD_BYTES:
             data = store_of(segment.log_path).read(segment.log_path, RECORD_BATCH_OVERHEAD_BYTES)
@@ -193,7 +195,7 @@ class BackupSource:
         return cls(backup, path)
 
     def prepare(self, request: RestoreRequest, dump: Dump, source: SourceCluster) -> RestoreRequest:
-        """Return the request with the ends of the backup's logs; add notes to the source cluster.
+        """Return the request with the log ends that transactions require; add notes to `source`.
 
         Topics that were deleted during the backup are removed from the dump.
         """
@@ -210,14 +212,15 @@ class BackupSource:
             request.until, transaction_ends=boundary.ends, is_consistent=request.consistent
         )
         has_groups = any(partition.topic == CONSUMER_OFFSETS_TOPIC for partition in dump.replicas)
-        # In the same cluster, each broker would append to its own copy of a partition.
+        # Not by default in the same cluster: each broker would append commits to its own replica,
+        # so the replicas would diverge.
         clamps = request.clamp_groups or (has_groups and request.cluster is ClusterMode.FRESH)
         return replace(request, until=until, clamp_groups=clamps)
 
     def missing_partitions(
         self, request: RestoreRequest, image: ClusterImage | None
     ) -> list[RestoredPartition]:
-        """Return the partitions in the metadata of the backup that the backup does not contain.
+        """Return the partitions in the backup's cluster metadata whose logs are not in the backup.
 
         The backup skipped these partitions, or has no data of the broker that stored them.
         """
@@ -254,7 +257,7 @@ class BackupSource:
         ]
 
     def _remove_deleted_topics(self, dump: Dump, image: ClusterImage | None) -> list[str]:
-        """Remove the topics from the dump that the metadata of the backup lacks; return notes.
+        """Remove topics that are not in the backup's cluster metadata; return notes.
 
         The backup captures the metadata log last, so such topics were deleted during the backup.
         """
@@ -312,7 +315,7 @@ class BackupSource:
         return find_transaction_boundary(logs, complete_from_ms, budget)
 
     def _complete_states_ms(self) -> int:
-        """Return a time before which ``__transaction_state`` contains all transactions."""
+        """Return a time before which all transaction states are in ``__transaction_state``."""
         capture_start_ms = min(
             manifest_ms.capture.begun_ms for manifest_ms in self.backup.manifests
         )
@@ -341,7 +344,7 @@ class BackupSource:
         return [partition[0] for partition in states.replicas.values()]
 
     def _check_states_not_cleaned(self, ends: Mapping[TopicPartition, int]) -> None:
-        """Reject a point in time if the log cleaner has removed its transaction states."""
+        """Reject a point in time whose transaction states the log cleaner may have removed."""
         for partition, end_offset in sorted(ends.items()):
             if partition.topic != TRANSACTION_STATE_TOPIC:
                 continue
@@ -404,10 +407,10 @@ def _settled_offsets(backup: Backup) -> _SettledOffsets:
 
 
 def _logs_before_cutoff(backup: Backup) -> Iterator[tuple[TopicPartition, Manifest]]:
-    """Yield the logs that end before the cutoff, with their manifests.
+    """Yield the partitions whose logs end before the cutoff, each with its broker's manifest.
 
-    The high watermark of a killed broker is older than the capture. The high watermarks of the
-    followers may also be older, until a follower becomes the leader.
+    If a broker is killed, its checkpointed high watermark is older than the capture. The high
+    watermarks of its followers may also be older, until a follower becomes the leader.
     """
     for partition, (manifest, partition_backup) in sorted(backup.copies.items(), key=itemgetter(0)):
         if not all(segment.is_done for segment in partition_backup.segments):
@@ -453,7 +456,7 @@ def _select_backup_path(path: str, time_ms: int) -> str:
 
 
 def _first_backup_after(repository: Repository, time_ms: int) -> str | None:
-    """Return the first complete backup that no broker began to capture before a time."""
+    """Return the first complete backup whose capture began at or after a time on all brokers."""
     backups = repository.brokers_by_backup()
 
     def capture_start_ms(backup_id: str) -> int | None:
@@ -461,7 +464,7 @@ def _first_backup_after(repository: Repository, time_ms: int) -> str | None:
         return min((manifest.capture.begun_ms for manifest in manifests), default=None)
 
     selected_id = None
-    # A backup that was opened before the time may have been captured after it.
+    # The backup ID is the time at which a backup was opened; the capture may begin after `time_ms`.
     for backup_id_before in sorted(
         (backup_id for backup_id in backups if backup_id_ms(backup_id) < time_ms), reverse=True
     ):

@@ -6,9 +6,9 @@ at the end (`LastFiles`). When all files of a partition are durable, the journal
 partition. A broker ignores the state file and the journal. A restore that was killed after its last
 step can be run again, since the state file and the journal are not removed.
 
-Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares blocks with its
-source until one of the two files is written. A hard link is the same file: a broker that truncates
-the log also truncates the log of the dump.
+Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares disk blocks with
+the log of the dump until one of the two files is written. A hard link is the same file: a broker
+that truncates the log also truncates the log of the dump.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ _ROOT_FILES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class RestoreTarget:
-    """A directory that a restore may write, and the state of an earlier run of the restore."""
+    """A checked output directory: state file of an earlier run, and ``meta.properties``."""
 
     path: str
     earlier_state: RestoreState | None
@@ -118,7 +118,7 @@ class RestoreTarget:
 
 
 def directory_to_write(user_path: str, label: str, inputs: Iterable[str], *, hint: str) -> str:
-    """Return the path of a directory that may be created or written; `label` is for errors.
+    """Return the real path of an output directory; error messages call the directory `label`.
 
     Raises `InputError` if the path is remote, not a directory, or overlaps with an input, or if a
     broker runs on the directory.
@@ -146,7 +146,7 @@ def check_output(plan: RestorePlan) -> RestoreTarget:
 
 
 def check_same_output(plan: RestorePlan, output: RestoreTarget, identity: Identity) -> None:
-    """Check the output directories for the cluster of the dump."""
+    """Check the output and the metadata output of a restore to the source cluster."""
     dump, metadata_output = plan.dump, plan.request.metadata_output
     is_resumed = output.earlier_state is not None
     if output.properties and (not is_resumed or output.properties != identity.properties):
@@ -172,7 +172,8 @@ def recheck_output(output: RestoreTarget, plan: RestorePlan) -> RestoreTarget:
 
     Another run or a broker may have used the directory between the first check and the lock.
     """
-    # Do not open the lock file of the broker: closing the file would release the lock.
+    # Only list the directory. This run has locked the broker's lock file: opening and closing the
+    # file again would release the lock.
     target = _read_target(output.path, plan)
     has_started_since = target.earlier_state is not None and output.earlier_state is None
     if target.properties != output.properties and not has_started_since:
@@ -236,7 +237,7 @@ def _refuse_foreign(path: str, names: set[str]) -> None:
 
 
 def _may_be_left_by_killed_run(name: str) -> bool:
-    """Return whether a killed run may have left an entry of this name."""
+    """Return whether a killed run may have left a file or directory of this name."""
     return (_KILLED_RUN_FILES.fullmatch(name) or STAGING.fullmatch(name)) is not None
 
 
@@ -250,7 +251,7 @@ def _is_formatted(path: str, name: str) -> bool:
 def _read_properties(path: str) -> dict[str, str]:
     file = os.path.join(path, META_PROPERTIES)
     if os.path.exists(file):
-        # If an unfinished restore was formatted again, the new identity applies.
+        # An unfinished output may have been formatted again: the new ``meta.properties`` apply.
         refuse_identity(path, "format the output again")
         return read_properties(file) or {}
     return read_properties(last_files(path).hidden(META_PROPERTIES)) or {}
@@ -276,7 +277,7 @@ def refuse_used_metadata(dump: Dump, target: str, *, is_resumed: bool) -> None:
 def _first_foreign_entry(
     directory: str, names: Collection[str], sizes: Mapping[str, int] | None = None
 ) -> str | None:
-    """Return the first entry whose name is not in `names`, or whose size is not in `sizes`."""
+    """Return the first file that is not in `names`, or whose size differs from `sizes`."""
     if not os.path.isdir(directory):
         return None
     for entry in sorted(os.scandir(directory), key=attrgetter("name")):
@@ -294,14 +295,15 @@ _VERSION = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RestoreState(RunState):
-    """The state file of a restore: plan digest, new topic IDs, and point in time."""
+    """The state file of a restore: plan digest, new topic IDs, and time of ``--until``."""
 
     topic_ids: dict[str, TopicId]
     until_ms: Int64 | None = None
 
     def begin(self, output: str) -> None:
         """Write an empty journal and the state file, durably, before other files."""
-        # The journal must exist durably before a line is appended to the journal.
+        # The directory entry of the journal must be durable before finished partitions are
+        # appended.
         store_of(output).put(os.path.join(output, JOURNAL_FILE), b"")
         restore_state(output).write(self)
 
@@ -332,7 +334,7 @@ class Journal:
         self._path = os.path.join(output, JOURNAL_FILE)
 
     def finished(self) -> dict[TopicPartition, RestoredPartition]:
-        """Return the finished partitions; raise `InputError` if one of their files changed."""
+        """Return the finished partitions; raise `InputError` if a file of a partition changed."""
         latest_lines = {}
         for line in self._lines():
             restored, files = _decode_journal_line(line, self._path)
@@ -391,7 +393,7 @@ class Journal:
 
 
 def _parse_json(line: bytes) -> Any:
-    """Return the content of a line; None if the line is not JSON."""
+    """Return the JSON value of a line; None if the line is not JSON."""
     with suppress(ValueError, RecursionError):
         return json.loads(line)
     return None
@@ -422,7 +424,7 @@ def _decode_journal_line(line: Any, path: str) -> tuple[RestoredPartition, str |
 
 
 def _files_digest(directory: str) -> str:
-    """Return a digest that changes with every write, replacement, addition or removal of a file."""
+    """Return a digest of the name, inode, size and modification time of each file."""
     digest = hashlib.sha256()
     try:
         with os.scandir(directory) as entries:
@@ -540,7 +542,7 @@ def _copy_metadata_file(path: str, target: str) -> None:
 
 
 def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
-    """Return how logs get into the output, after a trial with one log."""
+    """Return the link mode that works between input and output, after a trial with one log."""
     if link is Link.COPY:
         return link
     probe = os.path.join(staging, _PROBE)
@@ -567,7 +569,7 @@ def choose_link(link: Link, sample: SegmentFile, staging: str) -> Link:
 
 
 def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
-    """Copy, clone or link the log of a segment, with its modification time."""
+    """Copy, clone or link the log of a segment; keep the modification time of a local log."""
     _remove_file(target)
     is_rolled = not segment.is_last and segment.log_path.endswith(LOG_SUFFIX)
     with closing(_open_listed_log(segment)) as source:
@@ -581,13 +583,13 @@ def copy_or_link(segment: SegmentFile, target: str, link: Link) -> None:
         change = None if segment.log_version else source.changed()
         if change is not None:
             raise log_changed(segment.log_path, change)
-    # A hard link has the modification time of the dump's file.
+    # A hard link is the file of the dump itself: leave its modification time alone.
     if not is_linked and not store_of(segment.log_path).needs_requests:
         _set_mtime(target, segment.log_mtime_ns)
 
 
 def _open_listed_log(segment: SegmentFile) -> ByteSource:
-    """Open a listed log; raise the error for a changing dump if the log was removed."""
+    """Open a log; if it was removed after the listing, raise the error for a changing dump."""
     path = segment.log_path
     try:
         return open_log(path, segment)
@@ -598,7 +600,7 @@ def _open_listed_log(segment: SegmentFile) -> ByteSource:
 
 
 def replace_link_by_copy(path: str) -> None:
-    """Replace a link to a log of the dump by a copy."""
+    """If a log of the output is a link to a log of the dump, replace the link by a copy."""
     if _is_only_link(os.lstat(path)):
         return
     copy_path = f"{path}.copy"
@@ -610,7 +612,7 @@ def replace_link_by_copy(path: str) -> None:
 
 
 def truncate_log(path: str, size_bytes: int) -> None:
-    """Truncate a log of the output, never a log of the dump."""
+    """Truncate a log of the output; first replace a link to the dump by a copy."""
     replace_link_by_copy(path)
     mtime_ns = os.stat(path).st_mtime_ns
     with (

@@ -1,4 +1,4 @@
-"""The restore of a partition: in a staging directory, which is renamed when it is complete.
+"""The restore of a partition in a staging directory, which is renamed when complete.
 
 A task of the engine restores a group of partitions (`restore_group`). Its subtasks are logs:
 
@@ -131,7 +131,8 @@ OnFinished = Callable[[Sequence[RestoredPartition]], None]
 class PartitionSettings:
     """Settings for all partitions of a run; small and picklable.
 
-    `staging` is a directory of the output. Records of the selection `dropped` are not restored.
+    `staging` is the staging directory of the output. Records with the keys in `dropped` are not
+    restored.
     """
 
     output: str
@@ -143,7 +144,7 @@ class PartitionSettings:
     max_decompressed_bytes: int
 
 
-#: Restores partitions on an engine, and calls back with each finished group.
+#: Restores partitions on an engine, and calls `OnFinished` with each finished group.
 Runner: TypeAlias = Callable[[Sequence[PartitionPlan], PartitionSettings, OnFinished], None]
 
 
@@ -173,7 +174,7 @@ def engine_runner(engine: Engine, listener: Listener | None = None) -> Runner:
 
 
 def group_partitions(plans: Iterable[PartitionPlan]) -> list[list[PartitionPlan]]:
-    """Return groups of partitions, the largest first; small partitions share a group."""
+    """Group partitions for tasks, largest partition first; small partitions share a group."""
     groups: list[list[PartitionPlan]] = []
     free_bytes = segments = 0
     for plan in sorted(plans, key=attrgetter("size_bytes"), reverse=True):
@@ -226,7 +227,7 @@ class _GroupRestore:
     def restore_log(
         self, plan: PartitionPlan, source: SegmentFile, context: LogContext, _attempt_id: str
     ) -> RestoredLog | KafkaIndexError:
-        """Restore a log; return the log or its error, which `finish` raises."""
+        """Restore a log; return the restored log, or an error that `finish` handles."""
         try:
             log_restore = self._log_restore(plan, context)
             make_staged_directory(self.root)
@@ -274,7 +275,7 @@ class _GroupRestore:
                     if error is not None:
                         _skip_with_error(ready_partition.restored, error)
         finally:
-            # If files remain, the end of the run removes the files or fails.
+            # Ignore errors: at its end, the run removes the staging directory or fails.
             shutil.rmtree(self.root, ignore_errors=True)
         return rows
 
@@ -396,7 +397,7 @@ def _skip_failed(
 
 @dataclass(slots=True)
 class LogFacts:
-    """The offsets, producers and epochs of the batches of a log.
+    """Facts about the batches of a log: offsets, largest producer ID and last leader epoch.
 
     `stop` is the first batch that is out of order or has an unknown magic.
     """
@@ -420,7 +421,7 @@ class LogFacts:
         self.last_epoch = max(self.last_epoch, int(batches.leader_epoch.max()))
 
     def _first_offset_jump(self, batches: BatchColumns) -> ScanStop | None:
-        """Return the first batch whose base offset belongs to the next segment."""
+        """Return the first batch that skips offsets and belongs to the next segment."""
         if self.next_base_offset is None:
             return None
         base_offsets, expected_offsets = batches.base_offset, np.roll(batches.last_offset, 1) + 1
@@ -442,7 +443,7 @@ class RestoredLog:
     Attributes
     ----------
     keeps_end : bool
-        The end of the log is neither lost nor truncated.
+        The last batches of the source log are in the restored log: neither lost nor truncated.
     is_limited : bool
         The log is truncated at the limit of its partition.
     """
@@ -466,7 +467,8 @@ class RestoredLog:
         """Return the position, code and reason of the first damage; None if the log is intact.
 
         Log recovery keeps batches that are out of order or have an unknown magic, but consumers
-        fail at such batches. The reason quotes no bytes of a log that was a link.
+        fail at such batches. If the log in the dump is a link to a file that is not a log, the
+        reason quotes no bytes of it.
         """
         report, stop = self.staged.report, self.facts.stop
         position_bytes = report.position_bytes
@@ -483,7 +485,7 @@ class RestoredLog:
 
 @dataclass(frozen=True, slots=True)
 class LogRestore:
-    """Restores the logs of a partition in a directory, with the settings of a build."""
+    """Restores the logs of a partition in a staging directory."""
 
     directory: str
     settings: BuildSettings
@@ -506,7 +508,7 @@ class LogRestore:
         return self._repair_damage(self._stage_log(source, target), salvage)
 
     def _repair_damage(self, restored: RestoredLog, salvage: Salvage) -> RestoredLog:
-        """Repair the damage of a staged log, and stage the log again."""
+        """Repair the damage of a staged log, and stage index files of the repaired log."""
         target = restored.path
         damage = restored.damage()
         if damage is None:
@@ -523,7 +525,8 @@ class LogRestore:
             damage = restored.damage()
             if damage is None:
                 break
-            # Checksums do not show this damage, such as an unreadable transaction marker.
+            # Damage with valid checksums, such as an unreadable transaction marker: remove one
+            # batch or truncate.
             salvage_again = self._log_salvage(restored)
             drop = (
                 salvage_again.drop_batch if salvage is Salvage.BATCHES else salvage_again.truncate
@@ -537,7 +540,7 @@ class LogRestore:
     def insert(
         self, log: RestoredLog, batches: Iterable[tuple[int, Sequence[BatchRange]]]
     ) -> RestoredLog:
-        """Insert batches of other copies at ascending positions, and stage the log again."""
+        """Insert batches of other copies at ascending positions; stage new index files."""
         self._log_salvage(log).insert(batches)
         restaged_log = self._restage_log(log)
         return replace(log, staged=restaged_log.staged, facts=restaged_log.facts)
@@ -566,9 +569,9 @@ class LogRestore:
     def drop_records(
         self, log: RestoredLog, rewriter: SegmentRewriter | TransactionEdits
     ) -> RestoredLog:
-        """Write a log without the dropped records, and stage the log again.
+        """Rewrite a log without the dropped records, and stage new index files.
 
-        The facts of the log still describe all batches of the old log.
+        `LogFacts` still describe the log before the rewrite.
         """
         rewritten_path = f"{log.path}.dropped"
         with publishing(log.path, "write a log without the dropped records"):
@@ -609,7 +612,7 @@ class LogRestore:
 
 
 def segment_at(path: str, source: SegmentFile) -> SegmentFile:
-    """Return the segment with the path and the current size of a log in the staging directory."""
+    """Return a copy of `source` with the path and size of its log in the staging directory."""
     with publishing(path, "read the size of a restored log"):
         return source.copied_to(path, os.stat(path))
 
@@ -670,7 +673,7 @@ def repair_missing_offsets(
 def _missing_log_start(
     plan: PartitionPlan, logs: Sequence[RestoredLog], replica_repair: ReplicaRepair
 ) -> int | None:
-    """Return the log start offset if it is below the first log; otherwise None.
+    """Return the log start offset if it is below the base offset of the first log; else None.
 
     Without a checkpointed log start offset, the lowest log start offset of other copies is used.
     """
@@ -715,7 +718,7 @@ def _find_missing(
 def _split_range(
     missing_range: MissingRange, base_offset: int
 ) -> tuple[MissingRange | None, MissingRange | None]:
-    """Split a missing range at the base offset of a log."""
+    """Split a missing range into the part before a log's base offset and the rest."""
     first_offset, end_offset = missing_range.first_offset, missing_range.end_offset
     return (
         replace(missing_range, end_offset=min(end_offset, base_offset))
@@ -732,7 +735,8 @@ def _find_in_replicas(
 ) -> RangeRepair:
     """Find missing offsets in other copies, unless the log cleaner may have removed the records."""
     cleaned_to = cleaning.cleaned_to if missing_range.cause is Cause.COMPACTED else None
-    # If the cleaner offset is unknown, removed records might reappear: repair nothing.
+    # If the cleaner offset of a compacted topic is unknown, a repair might restore records that the
+    # log cleaner removed: accept no batches.
     is_unknown = missing_range.cause is Cause.UNKNOWN and cleaning.is_compacted
     accepts = not (is_unknown and cleaning.cleaned_to is None)
     return replica_repair.find(
@@ -743,7 +747,7 @@ def _find_in_replicas(
 def _repair_between(
     previous_log: RestoredLog, repair: RangeRepair, log_restore: LogRestore
 ) -> tuple[RestoredLog, list[RestoredLog]]:
-    """Append batches to the log before a gap; return the log, and new logs of later segments."""
+    """Append batches to the log before a gap; return this log, and new logs of later segments."""
     base_offset = previous_log.source.base_offset
     count = sum(batch_range.segment_base_offset <= base_offset for batch_range in repair.batches)
     if count:
@@ -760,7 +764,8 @@ def lost_gaps(
     Offsets may be missing before, within, between and after segments, and in repaired ranges.
     """
     missing = _find_missing(plan, logs, decompressor)
-    # A lost range without a last offset is at the log end: checkpoints show the missing offsets.
+    # Skip lost ranges without a last offset. They are at the log end, where checkpoints show which
+    # offsets are missing.
     known_ranges = [
         (lost_range.first_offset or 0, lost_range.last_offset + 1)
         for log in logs
@@ -830,7 +835,7 @@ def _gap_loss(
 def _remove_logs_after_limit(
     logs: Sequence[RestoredLog], settings: BuildSettings
 ) -> Sequence[RestoredLog]:
-    """Remove the logs after the limit of the partition; return the remaining logs."""
+    """Remove the logs after the log that was truncated at the limit; return the others."""
     last_number = next((number for number, log in enumerate(logs) if log.is_limited), None)
     if last_number is None:
         return logs
@@ -844,7 +849,7 @@ def _remove_logs_after_limit(
 def _read_start(
     restored: RestoredPartition, plan: PartitionPlan, first_segment: SegmentFile
 ) -> PartitionStart:
-    """Read the state before the first segment from the base copy; ignore malformed files."""
+    """Read the producers and leader epochs before the first segment; ignore malformed files."""
     tiered = plan.base.tiered
     if first_segment.partition_directory != plan.base.directory and tiered is None:
         name = segment_file_name(first_segment.base_offset, LOG_SUFFIX)
@@ -916,14 +921,14 @@ def _drop_records(
             for log in logs
         ]
     except KafkaIndexError as error:
-        # The staged log is removed before the error is reported.
+        # Report the log in the dump: the staged log is removed before the error is shown.
         sources = {log.path: log.source.log_path for log in logs}
         error.path = sources.get(error.path or "", error.path)
         raise
 
 
 def _publish_group(group: Sequence[_ReadyPartition], settings: BuildSettings) -> None:
-    """Write the index and state files of partitions, and complete their rows of the report."""
+    """Write index files, snapshots and leader epochs; complete the partitions' report rows."""
     rows: defaultdict[TopicPartition, list[SegmentReport]] = defaultdict(list)
     for row in publish_partitions(
         [[log.staged for log in ready.logs] for ready in group],

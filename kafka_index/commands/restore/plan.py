@@ -70,7 +70,7 @@ class PartitionPlan:
         return len(self.base.segments.base_offsets)
 
     def with_own_checkpoints(self) -> PartitionPlan:
-        """Return the plan without the checkpoint entries of other partitions."""
+        """Return a smaller plan, with only the checkpoint entries of this partition."""
         base, *other_replicas = (
             replica.with_own_checkpoints() for replica in (self.base, *self.other_replicas)
         )
@@ -94,7 +94,7 @@ class RestorePlan:
 
     @property
     def inputs(self) -> list[str]:
-        """The inputs, and the directories in the inputs with their links resolved."""
+        """The input paths and URIs, and the partition and metadata log directories in them."""
         remote = () if self.request.tiered is None else self.request.tiered.uris
         directories = [replica.directory for replica in self.dump.all_replicas]
         return [
@@ -300,9 +300,9 @@ def _known_offsets(
     policies: Mapping[str, str | None],
     log_starts: Mapping[TopicPartition, int],
 ) -> CheckpointOffsets:
-    """Return the offsets of a partition in the checkpoints of all copies.
+    """Return the offsets of a partition in the checkpoints of its copies.
 
-    If the log cleaner has cleaned another copy, the topic is compacted.
+    If another copy has a cleaner offset, the topic counts as compacted.
     """
     partition = base.partition
     policy, is_known = policies.get(partition.topic), partition.topic in policies
@@ -322,7 +322,7 @@ def _known_offsets(
 
 
 def refuse_shared_ids(plan: RestorePlan) -> None:
-    """Reject topics with the same ID, because a cluster would have only one of them."""
+    """Reject two topics with the same topic ID: a cluster would keep only one of the topics."""
     topics: dict[str, str] = {}
     for partition_plan in plan.partitions:
         topic = topics.setdefault(partition_plan.topic_id, partition_plan.partition.topic)
@@ -338,7 +338,7 @@ def refuse_shared_ids(plan: RestorePlan) -> None:
 def separate_strays(
     plan: RestorePlan, image: ClusterImage, properties: Mapping[str, str]
 ) -> tuple[RestorePlan, list[RestoredPartition]]:
-    """Separate the partitions that the broker would not serve."""
+    """Return the plan without partitions that the broker would not serve, and these partitions."""
     assigned_plans, strays = [], []
     for partition_plan in plan.partitions:
         code, number = STRAY, partition_plan.partition.partition
