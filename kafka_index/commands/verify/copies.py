@@ -54,7 +54,7 @@ from kafka_index.core.records.record_decoder import (
 _BASE, _LAST, _EPOCH, _CRC, _SIZE, _POSITION, _IS_MESSAGE, _IS_CLEANED = range(8)
 _COLUMNS = 8
 _FIRST, _SECOND = "the first copy", "the second copy"
-# The columns that are equal for equal batches.
+# The columns that are compared: they are equal if both copies have the same batch.
 _COMPARED = slice(0, _SIZE + 1)
 
 _FIXED_FIELDS = (
@@ -70,24 +70,25 @@ _Record = tuple[int, object, object, tuple[tuple[object, object], ...]]
 
 @dataclass(frozen=True, slots=True)
 class CopySegments:
-    """A copy of a partition: its segments by base offset, and facts about compaction."""
+    """One copy of a partition: its segments by base offset, and its compaction."""
 
     segments: Sequence[SegmentFile]
     cleaning: Cleaning = field(default_factory=Cleaning)
 
 
 class _Copy:
-    """The batches of a copy, as columns that are consumed from the front.
+    """The batches of one copy of a partition, as columns that are consumed in offset order.
 
     Attributes
     ----------
     cleaned_to
-        The log cleaner has processed all lower offsets, according to its checkpoint and the
-        consumed batches. 0 if the topic is not compacted.
+        The log cleaner has processed all offsets below this offset, according to the cleaner
+        checkpoint and the consumed batches. 0 if neither shows any compaction.
     thinned, thinned_from
-        Number of records that batches lack, and the offset of the first such batch.
+        Number of records that batches of this copy lack, compared with the other copy, and the base
+        offset of the first of these batches.
     is_rewritten
-        Whether a batch differs from the other copy, but has the same records.
+        Whether the log cleaner rewrote a batch in one of the copies. Set only in the first copy.
     """
 
     def __init__(self, copy_segments: CopySegments) -> None:
@@ -107,7 +108,7 @@ class _Copy:
         return self.rows.shape[1] == 0
 
     def fill(self) -> None:
-        """Read the next chunk if all batches were consumed."""
+        """Read the next chunk of batches if all batches in `rows` were consumed."""
         while self.is_empty():
             chunk = next(self._chunks, None)
             if chunk is None:
@@ -140,7 +141,7 @@ class _Copy:
         return self._window[start_bytes:end_bytes]
 
     def add_missing_range(self, complete_copy: _Copy, batch_count: int) -> None:
-        """Record that this copy lacks the first batches of another copy."""
+        """Add a missing range: the next `batch_count` batches of `complete_copy`."""
         first_offset, end_offset = (
             int(complete_copy.rows[_BASE, 0]),
             int(complete_copy.rows[_LAST, batch_count - 1]) + 1,
@@ -153,9 +154,9 @@ class _Copy:
         self.thinned += records
 
     def unexplained_ranges(self) -> list[tuple[int, int, int]]:
-        """Return the missing offsets that compaction does not explain, with their batches.
+        """Return the ranges that this copy lacks, and that compaction does not explain.
 
-        Each item is first offset, end offset, and number of batches.
+        Each item is the first offset, the end offset, and the number of batches in the other copy.
         """
         return [
             missing_range for missing_range in self.missing if missing_range[1] > self.cleaned_to
@@ -190,7 +191,7 @@ def _read_batches(segments: Sequence[SegmentFile]) -> Iterator[tuple[Bytes, int,
 def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget) -> Classification:
     start_offset = 0
     if not (first_copy.is_empty() or second_copy.is_empty()):
-        # Retention may have deleted more segments of one copy.
+        # Retention may have deleted the first segments of only one copy.
         start_offset = max(int(first_copy.rows[_BASE, 0]), int(second_copy.rows[_BASE, 0]))
         for copy in (first_copy, second_copy):
             copy.skip_to(start_offset)
@@ -251,7 +252,7 @@ def _compare(first_copy: _Copy, second_copy: _Copy, budget: DecompressionBudget)
 def _classify_unequal_bytes(
     first_copy: _Copy, second_copy: _Copy, batch_count: int
 ) -> Classification | None:
-    """Classify the first batch whose bytes differ although its header is equal; None if none."""
+    """Classify the first batch with equal headers and different bytes; None if there is none."""
     unequal_positions = np.flatnonzero(
         first_copy.first_bytes(batch_count) != second_copy.first_bytes(batch_count)
     )
@@ -275,7 +276,7 @@ def _classify_unequal_bytes(
 def _classify_undiverged(
     first_copy: _Copy, second_copy: _Copy, start_offset: int
 ) -> Classification:
-    """Classify copies that did not diverge, reading them to their ends."""
+    """Read both copies to their ends, and classify them; no batches have diverged so far."""
     end_offsets = _read_end_offset(first_copy), _read_end_offset(second_copy)
     lacking = []
     for copy_name, copy in ((_SECOND, second_copy), (_FIRST, first_copy)):
@@ -345,7 +346,7 @@ def _drop_missing(first_copy: _Copy, second_copy: _Copy, *, is_message: bool) ->
         if base_offsets[0] < base_offsets[1]
         else (first_copy, second_copy)
     )
-    # The first offset of a compressed message is unknown before decoding: consume one message.
+    # Without decoding, only the last offset of a compressed message is known: consume one message.
     count = 1 if is_message else int(np.searchsorted(behind.rows[_BASE], max(base_offsets)))
     ahead.add_missing_range(behind, count)
     behind.consume(count)
@@ -358,7 +359,7 @@ def _read_end_offset(copy: _Copy) -> int:
 
 
 def compare_copies(copies: tuple[CopySegments, CopySegments], _attempt_id: str) -> Finding:
-    """Return the row of a partition with two copies, which may be unreadable."""
+    """Compare two copies of a partition; the finding is ``unreadable`` if a read fails."""
     first_copy, second_copy = copies
     segment = (first_copy.segments or second_copy.segments)[-1]
     finding = new_finding(segment, segment.partition_directory, FileKind.COPY, FileClass.MISSING)
@@ -376,7 +377,7 @@ def compare_copies(copies: tuple[CopySegments, CopySegments], _attempt_id: str) 
 def compare_partitions(
     workers: Workers, pairs: Sequence[tuple[CopySegments, CopySegments]]
 ) -> Iterator[Finding]:
-    """Yield the rows of pairs of copies, in order."""
+    """Compare pairs of copies; yield a finding per pair, in the order of `pairs`."""
     sizes = [
         sum(segment.log_size_bytes for segment in first_copy.segments) for first_copy, _ in pairs
     ]
@@ -395,9 +396,10 @@ class _Batch(NamedTuple):
 def count_lacking_records(
     first_entry: Bytes, second_entry: Bytes, budget: DecompressionBudget
 ) -> tuple[int, int] | None:
-    """Count the records that the first entry lacks, and those that the second entry lacks.
+    """Count the records that are missing in the first entry, and those missing in the second.
 
-    Returns None if the entries differ in more than the log cleaner changes.
+    An entry is the bytes of a batch, or of a v0 or v1 message. Returns None if the log cleaner
+    cannot have caused the differences.
     """
     try:
         first_batch, second_batch = (
@@ -429,7 +431,7 @@ def count_lacking_records(
 
 
 def _decode_batch(entry: Bytes, budget: DecompressionBudget) -> _Batch | None:
-    """Decode an entry; None if its records cannot be read."""
+    """Decode a batch or message; None if its records cannot be read."""
     records: dict[int, _Record] = {}
     for chunk_records in decode_entry(entry, budget, _records_by_offset, RecordParts.ALL):
         if isinstance(chunk_records, BatchDamage):

@@ -1,4 +1,4 @@
-"""A verification: list the dump, read its cluster metadata, verify or compare, report rows."""
+"""Run ``verify``: list the dump, read its cluster metadata, check partitions, report findings."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def verify(
     listener: Listener | None = None,
     report: ReportSink | None = None,
 ) -> Verification:
-    """Verify the files of a dump, or compare the batches of two copies; the report gets all rows.
+    """Verify the files of a dump, or compare the batches of two copies.
 
-    Raises `InputError` if nothing is found or a path cannot be listed, and `ConfigError` if copies
-    are compared on Spark.
+    All findings are written to `report`. Raises `InputError` if nothing is found or a path cannot
+    be listed, and `ConfigError` if copies are compared on Spark.
     """
     if request.against and engine.on_spark:
         raise ConfigError("--against requires the local engine")
@@ -72,7 +72,7 @@ def verify(
         sorted(partitions, key=attrgetter("topic", "partition")),
         finding_counts.harmful_rows,
         dump.segments.total_bytes,
-        # A bad checkpoint has its own row.
+        # A malformed checkpoint is already reported as a finding.
         unread_texts(
             {path: skip for path, skip in unread.items() if skip.reason != BAD_CHECKPOINT}
         ),
@@ -87,7 +87,7 @@ def verify(
 def _read_cluster(
     request: VerifyRequest, listing: Listing
 ) -> tuple[DumpMetadata, KafkaIndexError | None]:
-    """Return the metadata of the cluster, and the first corruption of the metadata log."""
+    """Return the cluster metadata, and the first corruption of the metadata log, if any."""
     max_bytes = request.config.config.max_decompressed_bytes
     try:
         return find_cluster(request.metadata, listing.data_directories, max_bytes), None
@@ -98,7 +98,8 @@ def _read_cluster(
         return DumpMetadata(fault=str(cause)), cause
 
 
-#: A partition, or None for other files, with its findings.
+#: A verified partition with its findings. The partition is None for root files, and for compared
+#: partitions.
 _Results = Iterator[tuple[VerifiedPartition | None, Iterable[Finding]]]
 
 
@@ -116,7 +117,7 @@ class _Dump:
     ) -> _Results:
         """Yield the findings of the root files, then of each partition.
 
-        `damage` is the corruption of the metadata log.
+        `damage` is the first corruption of the metadata log, if any.
         """
         request, segments = self.request, self.segments
         config = request.config
@@ -145,7 +146,7 @@ class _Dump:
                 listener.on_done(logs, result.partition.log_bytes)
 
     def compare(self, other_listing: Listing, engine: Engine, listener: Listener) -> _Results:
-        """Yield the finding of each partition of both copies."""
+        """Yield a finding for each partition that either copy contains."""
         topics = known_topics(self.cluster, self.segments, self.request.config.properties)
         first_copies = _list_copy(self.listing, topics)
         second_copies = _list_copy(other_listing, topics)

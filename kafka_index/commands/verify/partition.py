@@ -1,8 +1,8 @@
 """Verification of one partition: merge its segments like a build, and classify its files.
 
 On threads, the segments of a partition are scanned concurrently; a Spark task scans them in
-sequence. If a file is harmful, or if an entry with the name of a file is not a file, a startup is
-simulated with the rules of ``LogLoader``.
+sequence. A startup is simulated with the rules of ``LogLoader`` if a file is harmful, or if an
+entry with the name of a segment file is not a regular file.
 """
 
 from __future__ import annotations
@@ -114,25 +114,26 @@ _SPLIT_IN_RECOVERY = (
     "The offsets of the segment are 2^31 or more apart. Recovery splits the segment."
 )
 _OFFSETS_SKIPPED = "Consumers skip the missing offsets silently, and brokers do not report them."
-#: Maximum number of missing ranges listed in the row of a log.
+#: Maximum number of missing offset ranges that the finding of a ``.log`` lists.
 _MAX_RANGES = 20
 _OFFSETS_OVERLAP = "Two records have the same offset: a fetch may return either record."
 
 
 @dataclass
 class LogChecker:
-    """Classifies the logs of a partition, segment by segment.
+    """Classifies the ``.log`` files of a partition, in order of base offset.
 
     Attributes
     ----------
     missing, lost
-        Missing offsets of the partition, and lost ranges so far.
+        Missing offsets of the partition, and lost ranges of the segments checked so far.
     is_state_known
         Whether the producer state is known at the end of the checked segments.
     end_offset
-        End offset of the checked segments, from headers; None if there is none or a log is unread.
+        End offset of the checked segments, from batch headers. None before the first segment, or if
+        the last checked ``.log`` could not be read.
     has_unread_log
-        A log could not be read because of permission, disk, memory or a concurrent change.
+        A ``.log`` could not be read because of permission, disk, memory or a concurrent change.
     """
 
     missing: MissingOffsets
@@ -143,7 +144,7 @@ class LogChecker:
     _checked_count: int = 0
 
     def classify(self, check: SegmentCheck, row: SegmentReport) -> Finding:
-        """Classify the next log; `row` is the report of the segment after the merge."""
+        """Classify the next ``.log``; `row` is the report row of its segment after the merge."""
         segment, startup = check.segment, check.startup
         base_offset = segment.base_offset
         finding = new_finding(
@@ -172,7 +173,8 @@ class LogChecker:
             for missing_range in gaps
         ]
         classification = self._classify_defect(check, row)
-        # Offsets that only a checkpoint contains are reported in the row of the checkpoint.
+        # Missing offsets that only a checkpoint shows are reported in the finding of the
+        # checkpoint.
         gaps = [missing_range for missing_range in gaps if missing_range.why != BY_CHECKPOINTS]
         if gaps:
             missing_text = _format_missing(gaps, self.missing.omitted_counts.get(log_number, 0))
@@ -201,7 +203,7 @@ class LogChecker:
         return finding
 
     def _classify_defect(self, check: SegmentCheck, row: SegmentReport) -> Classification | None:
-        """Classify the defect of a log; None if all batches are valid."""
+        """Classify the defect of a ``.log``; None if all batches are valid."""
         if _is_damage(row) and not check.is_split:
             return self._classify_damage(check, row)
         if check.header_facts.offsets.overlap is not None:
@@ -213,7 +215,7 @@ class LogChecker:
         return None
 
     def _classify_damage(self, check: SegmentCheck, row: SegmentReport) -> Classification:
-        """Classify the corruption at which the scan of a log ended."""
+        """Classify the corruption at which the scan of a ``.log`` ended."""
         startup, code = check.startup, row.reason_code
         if code == SEGMENTS_OVERLAP:
             return Classification(
@@ -250,7 +252,7 @@ class LogChecker:
         )
 
     def _add_lost_rest(self, check: SegmentCheck, row: SegmentReport) -> None:
-        """Add the lost range after the valid batches of a corrupt log."""
+        """Add the lost range after the valid batches of a corrupt ``.log``."""
         facts, end_offset = check.facts, check.header_facts.end_offset
         lost_end_offset = end_offset if end_offset > facts.end_offset else None
         base_offset, position_bytes = check.segment.base_offset, facts.end_bytes
@@ -267,7 +269,7 @@ def _is_log_read(row: SegmentReport) -> bool:
 
 
 def _is_damage(row: SegmentReport) -> bool:
-    # Overlaps are found in the headers of all batches, also after a CRC mismatch.
+    # `header_facts` detects overlaps, also in the batches after a CRC mismatch.
     if row.reason_code in (STATE_UNKNOWN, OVERLAP) or not _is_log_read(row):
         return False
     return row.status == FAILED or row.is_damage or row.is_preallocated_tail
@@ -342,9 +344,10 @@ _NO_TIME_INDEX = (
 
 
 class PartitionVerification:
-    """Verifies a partition: `check` for each of its segments, then `finish`.
+    """Verifies a partition: call `check` for each of its segments, then `finish`.
 
-    `check` may be called in any order and thread; `root` is the data directory of the partition.
+    `check` may be called in any order and from any thread. `root` is the data directory of the
+    partition.
     """
 
     def __init__(
@@ -380,7 +383,7 @@ class PartitionVerification:
         )
 
     def finish(self, checks: Iterable[SegmentCheck], attempt_id: str) -> PartitionFindings:
-        """Classify the files that depend on all segments, after all segments were checked."""
+        """Classify all files of the partition after all of its segments were checked."""
         self._checks = sorted(checks, key=lambda check: check.segment.base_offset)
         merged = merge_partition(
             [check.staged for check in self._checks],
@@ -442,7 +445,7 @@ class PartitionVerification:
         merged_files: Mapping[str, bytes],
         merged: MergedPartition,
     ) -> Iterator[Finding]:
-        """Yield the findings of logs and their indexes."""
+        """Yield the findings of ``.log`` files and their indexes."""
         has_indexes = self._has_indexes
         aborted_txns = [_read_aborted_txns(merged_files, check) for check in self._checks]
         next_txn_starts = next_starts(aborted_txns, self._open_transaction_offset(merged))
@@ -461,7 +464,10 @@ class PartitionVerification:
     def _state_findings(
         self, checker: LogChecker, merged_files: Mapping[str, bytes] | None
     ) -> Iterator[Finding]:
-        """Yield the findings of producer snapshots and epochs, after the segments' findings."""
+        """Yield the findings of producer snapshots and the leader epoch checkpoint.
+
+        `checker` must have classified all segments.
+        """
         partition, segments, end_offset = self._partition, self._segments, checker.end_offset
         if not is_segment_path(segments[-1].log_path):
             recovered_offsets = (
@@ -529,7 +535,7 @@ class PartitionVerification:
         )
 
     def _scan_entries(self) -> Sequence[Entry]:
-        """Return the entries of the directory; none for a directory in remote storage."""
+        """Return the entries of the partition directory; none if it has only remote segments."""
         directory = self._directory
         is_listed = any(segment.partition_directory == directory for segment in self._segments)
         if is_segment_path(directory) or (not is_listed and store_of(directory).needs_requests):
@@ -544,7 +550,7 @@ class PartitionVerification:
     def _find_missing_offsets(
         self, rows: Sequence[SegmentReport], lost_ends: Mapping[int, int]
     ) -> MissingOffsets:
-        """Find missing offsets from checkpoints, and from the batches before any corruption."""
+        """Find missing offsets, using checkpoints and the batches before any corruption."""
         partition, root = self._partition, self._root
         topic = self._settings.topics.get(partition.topic)
         policy = None if topic is None else topic.cleanup_policy
@@ -621,7 +627,10 @@ class PartitionVerification:
             yield finding.classified(check.startup.unless_rebuilt(classification))
 
     def _add_refusal(self, findings: list[Finding], entries: Sequence[Entry]) -> list[Finding]:
-        """Add the startup error if an entry with the name of a segment file is not a file."""
+        """Add a finding if startup fails or loses records because of an entry that is not a file.
+
+        Only entries with the name of a segment file matter.
+        """
         directory = self._directory
         is_suspect = self._is_loaded_by_broker and any(
             entry.file_error() is not None and parse_segment_file(entry.name) is not None
@@ -648,7 +657,7 @@ class PartitionVerification:
         return [replacement if finding is same_path else finding for finding in findings]
 
     def _merge_missing_rows(self, findings: list[Finding]) -> list[Finding]:
-        """If only logs exist, replace the findings of the missing files by a single finding."""
+        """If the partition has only logs, replace the findings of missing files by one finding."""
         kinds = (FileKind.LOG, FileKind.ROOT)
         if any(
             finding.file_class is not FileClass.MISSING
@@ -711,10 +720,10 @@ class PartitionVerification:
         return replace(finding, effect=effect, expected=f"offsets up to {end_offset}")
 
     def _find_refusal(self) -> Finding | None:
-        """Return the row of a file because of which a broker does not start, or loses records.
+        """Return the finding of the file because of which startup fails, or loses records.
 
-        The path of the row is the directory if no single file is the cause. Returns None if startup
-        succeeds without loss, or if a read fails, which other rows report.
+        The path of the finding is the partition directory if no single file is the cause. Returns
+        None if startup succeeds without loss, or if a read fails, which other findings report.
         """
         finding = new_finding(
             self._partition, self._directory, FileKind.ROOT, FileClass.CORRUPT, harmful=True
@@ -738,7 +747,7 @@ class PartitionVerification:
         )
 
     def _load_partition(self) -> tuple[LoadedLog, LostRecords]:
-        """Load the partition like a broker; return the loaded log, and the lost records."""
+        """Load the partition like a broker; return its log and the lost records."""
         loading = self._settings.loading(self._root, self._partition)
         with load_partition(self._partition, self._directory, loading) as loaded:
             # A broker reads partition.metadata after loading the log.
@@ -748,7 +757,7 @@ class PartitionVerification:
 
     @property
     def _is_loaded_by_broker(self) -> bool:
-        """Whether a broker loads the directory."""
+        """Whether a broker could load the partition directory with the verified files."""
         return self._settings.indexes is None and not self._settings.tiered
 
 
@@ -758,13 +767,13 @@ def _format_loss(lost: LostRecords) -> str:
 
 
 def _read_aborted_txns(merged_files: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:
-    """Return the aborted transactions of a segment according to the merged state."""
+    """Return the aborted transactions of a segment, as in the merged ``.txnindex``."""
     name = index_name_for(os.path.basename(check.segment.log_path), TXN_INDEX_SUFFIX)
     return np.frombuffer(merged_files.get(name, b""), ABORTED_TXN)
 
 
 def _take_merged_files(merged: MergedPartition) -> dict[str, bytes]:
-    """Return the merged state files by name, and delete them."""
+    """Return the contents of the files that the merge wrote, by name, and delete the files."""
     files = {}
     for staged in chain(merged.own_files, *(segment.files for segment in merged.segments)):
         with open(staged.scratch_path, "rb") as file:
@@ -776,7 +785,7 @@ def _take_merged_files(merged: MergedPartition) -> dict[str, bytes]:
 def verify_partitions(
     workers: Workers, segments: SegmentTable, settings: VerifySettings
 ) -> Generator[PartitionFindings, None, None]:
-    """Verify partitions, largest first; yield their findings."""
+    """Verify partitions, starting with the largest; yield their findings."""
     partitions = sorted(segments.partitions, key=lambda partition: -partition.size_bytes)
     try:
         yield from workers.run(

@@ -27,7 +27,7 @@ from kafka_index.core.parameters import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyRequest(LogRequest):
-    """Parameters of a verification; with `against`, of a comparison of two copies."""
+    """Parameters of ``verify``; if `against` is given, two copies are compared instead."""
 
     indexes: str | None = parameter(
         PathKind(),
@@ -73,7 +73,7 @@ class VerifyRequest(LogRequest):
 
     @property
     def next_command(self) -> str:
-        """The command to run if a file or difference is harmful."""
+        """The command to run if a file, or a difference of two copies, is harmful."""
         tiered = () if self.tiered is None else self.tiered.uris
         inputs = [f"--input {shlex.join(self.inputs)}"] if self.inputs else []
         inputs += [f"--tiered {shlex.quote(uri)}" for uri in tiered]

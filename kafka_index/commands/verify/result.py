@@ -1,4 +1,4 @@
-"""The results of a verification: rows of files, partitions, and the complete result."""
+"""The results of ``verify``: findings of files and partitions, and the complete result."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from kafka_index.core.job.result import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.parameters import format_topics
 
-#: Number of rows of each list that a result keeps.
+#: Maximum number of rows in each list of findings that a result keeps.
 _MAX_ROWS = 20
 #: The command that shows more about a file.
 _DUMP = "kafka-index dump {path}"
 
 
 class FileKind(StrEnum):
-    """The kind of file of a row."""
+    """The kind of file that a finding is about."""
 
     LOG = "log"
     INDEX = "index"
@@ -57,7 +57,7 @@ def to_file_kind(suffix: str) -> FileKind:
 
 
 class FileClass(StrEnum):
-    """The class of a file compared with a build; `explained` is the meaning of the class."""
+    """How a file compares with the file that a build would write; `explained` is the meaning."""
 
     explained: str
 
@@ -91,7 +91,7 @@ class FileClass(StrEnum):
     UNREADABLE = "unreadable", "the file could not be read, or changed while it was read"
 
 
-#: Meanings of classes for two copies, whose rows are partitions.
+#: Meanings of classes if two copies are compared, where a row is a partition.
 _COPY_MEANINGS = {
     FileClass.IDENTICAL: "identical bytes in the offset range that both copies have",
     FileClass.EQUIVALENT: "identical, except for batches that the log cleaner removed or rewrote",
@@ -100,7 +100,7 @@ _COPY_MEANINGS = {
 _GOOD_CLASSES = (FileClass.IDENTICAL, FileClass.INTACT, FileClass.EQUIVALENT, FileClass.PREFIX)
 
 
-#: The effect of a file on which a broker fails.
+#: Effect of a file that a broker fails to load.
 REFUSED = "A broker takes the data directory offline, or exits."
 
 
@@ -179,7 +179,7 @@ class Finding:
         )
 
     def refused(self, error: KafkaIndexError, effect: str = REFUSED) -> Self:
-        """Return a copy of this finding for a file on which a broker fails."""
+        """Return a copy of this finding for a file that a broker fails to load."""
         return replace(
             self,
             path=error.path or self.path,
@@ -206,7 +206,7 @@ def new_finding(
 
 @dataclass(frozen=True, slots=True)
 class Classification:
-    """The classification of a file's content: the fields of a `Finding` that it determines."""
+    """The fields of a `Finding` that the content of the file determines."""
 
     file_class: FileClass
     harmful: bool = False
@@ -218,7 +218,7 @@ class Classification:
 
 
 def format_error_content(error: KafkaIndexError) -> str:
-    """Return the message of an error, with the actual content."""
+    """Return the message of an error, followed by the content that was found."""
     return ": ".join(filter(None, (error.message, error.found)))
 
 
@@ -233,11 +233,11 @@ class LostRange:
     end_offset : int or None
         The offset after the last lost offset; None if a corruption makes it unknown.
     segment_base_offset : int
-        The segment in which the loss was found.
+        Base offset of the segment in which the loss was found.
     position_bytes : int
-        The position in the log.
+        The position in the ``.log``.
     size_bytes : int
-        Unusable bytes of the log; 0 for offsets without any bytes.
+        Unusable bytes of the ``.log``; 0 if the lost offsets have no bytes.
     reason : str
         A code, such as ``bad_crc`` or ``gap``.
     """
@@ -252,7 +252,7 @@ class LostRange:
 
 @dataclass(frozen=True, slots=True)
 class VerifiedPartition:
-    """A verified partition; the rows of its files are in the report.
+    """A verified partition; the findings of its files are in the report.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ class VerifiedPartition:
     missing_offsets : MissingOffsets
         The offsets that no batch contains, and that compaction does not explain.
     log_start_offset, log_end_offset : int or None
-        Bounds of the existing records; None if a log could not be read.
+        Log start and end offset; None if a ``.log`` could not be read.
     log_bytes : int
         Size of the logs.
     future_segments, future_bytes : int
@@ -334,7 +334,7 @@ VERIFY_REPORT = ReportSpec(
     ),
     is_streamed=True,
 )
-#: Attributes of `Finding` that have another name than their column.
+#: Columns of the report with the attributes of `Finding` that have another name.
 _ATTRIBUTES = {"class": "file_class"}
 
 
@@ -356,20 +356,21 @@ def _to_plain_value(value: object) -> object:
 
 @dataclass(slots=True)
 class FindingCounts:
-    """Counts of the rows of a verification, and the first rows of each list.
+    """Counts of the findings of a verification, and the first findings of each list.
 
     Attributes
     ----------
     files, harmful : Counter of str
-        All rows and harmful rows by class; rows of files, or of compared partitions.
+        Number of findings and of harmful findings, by class. Findings are about files, or about
+        compared partitions.
     retriable : int
-        The rows that could not be read because of the environment.
+        Number of files and partitions that could not be read because of the environment.
     is_comparison : bool
-        Whether the rows are comparisons of two copies.
+        Whether each finding compares two copies of a partition.
     logs_only : int
-        Partitions that have only logs.
+        Number of partitions that have only ``.log`` files.
     harmful_rows, thinned_rows, unread_rows : pa.Table
-        The first rows of files and partitions.
+        The first harmful findings, findings of thinned batches, and findings of unread files.
     """
 
     files: Counter[str] = field(default_factory=Counter)
@@ -385,7 +386,7 @@ class FindingCounts:
     _unread_partitions: int = 0
 
     def add(self, rows: pa.Table) -> None:
-        """Count rows."""
+        """Count the findings in rows of `VERIFY_SCHEMA`."""
         is_partition = pc.equal(rows["kind"], FileKind.PARTITION.value)
         partitions, files = rows.filter(is_partition), rows.filter(pc.invert(is_partition))
         self.is_comparison |= FileKind.COPY.value in files["kind"].to_pylist()
@@ -428,12 +429,12 @@ class FindingCounts:
 
     @property
     def is_harmful(self) -> bool:
-        """Whether any row is harmful."""
+        """Whether any finding is harmful."""
         return bool(self.harmful.total() or self.harmful_partitions)
 
     @property
     def harm(self) -> str:
-        """The number of harmful files or differences, and of their partitions."""
+        """The number of harmful files or differences, and of the partitions that have them."""
         scope = f"in {self.harmful_partitions:,} of {plural(self.partitions, 'partition')}"
         if self.is_comparison:
             return f"harmful differences {scope}"
@@ -458,7 +459,8 @@ def _format_lost_offsets(partitions: Iterable[VerifiedPartition]) -> str:
     lost_count, has_more = 0, False
     for partition in partitions:
         counted_to = 0
-        # A gap that starts at a corrupt log end has the end offset that the corruption lacks.
+        # Of two ranges with the same start, the range with an end offset comes first. A corruption
+        # can lack an end offset that a gap at the same offset has.
         ranges = sorted(
             partition.lost, key=lambda lost: (lost.first_offset, lost.end_offset is None)
         )
@@ -481,7 +483,7 @@ class Verification(Result):
     Parameters
     ----------
     found : FindingCounts
-        Counts of all rows.
+        Counts of all findings.
     partitions : list of VerifiedPartition
         In order of topic and partition number; empty for a comparison.
     rows : pa.Table
@@ -531,7 +533,7 @@ class Verification(Result):
 
     @property
     def headline(self) -> str:
-        """Harmful files, unread data, and lost offsets."""
+        """Number of harmful files, unread files, and lost offsets."""
         counts = self.found
         if counts.is_harmful:
             conclusion = counts.harm
@@ -550,14 +552,14 @@ class Verification(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """``environment`` if a read failed, ``damage`` if a row is harmful or an entry unread."""
+        """``environment`` if a read failed, ``damage`` if a file is harmful or was not read."""
         faults = [True] * bool(self.found.retriable)
         faults += [False] * bool(self.is_harmful or self.unread)
         return RunOutcome.of_faults(faults)
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Files by class, harmful files, partitions and harmful partitions."""
+        """Number of files by class, harmful files, partitions, and harmful partitions."""
         counts = self.found
         return {
             **{f"files_{name}": count for name, count in counts.files.items()},
@@ -568,7 +570,7 @@ class Verification(Result):
 
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
-        """Bytes of the logs."""
+        """Total size of the logs."""
         return {"logs": self.log_bytes}
 
     @property
@@ -578,7 +580,7 @@ class Verification(Result):
 
     @property
     def status_header(self) -> tuple[str, ...]:  # type: ignore[override]
-        """The header of the table of classes."""
+        """The header of the table that counts files by class."""
         return ("class", "partitions" if self.found.is_comparison else "files", "harmful")
 
     @property
@@ -633,7 +635,7 @@ class Verification(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Timestamps in the future, thinned batches, unreadable files, and harmful files."""
+        """Future timestamps, thinned batches, unreadable files, and harmful files."""
         counts = self.found
         future_by_topic: dict[str, tuple[int, int]] = {}
         for partition in self.partitions:
@@ -679,7 +681,7 @@ class Verification(Result):
         return self.command_after_harm if self.is_harmful else None
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows: root files of data directories first, then by partition."""
+        """Return the rows, sorted by partition; rows of root files come first."""
         topics = pc.fill_null(self.rows["topic"], "")
         keys = pa.table([topics, self.rows["partition"]], ["topic", "partition"])
         order = [("topic", "ascending"), ("partition", "ascending")]
@@ -706,7 +708,7 @@ def _format_row(row: Mapping[str, object]) -> str:
 
 
 def _format_content(row: Mapping[str, object]) -> str:
-    """Return the actual content; with the expected content, except for gaps and partitions."""
+    """Return the found content, with the expected content except for gaps and partitions."""
     is_clear = row["class"] == FileClass.GAP or row["kind"] == FileKind.PARTITION
     if row["expected"] is None or is_clear:
         return str(row["found"])

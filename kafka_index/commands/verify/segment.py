@@ -1,4 +1,4 @@
-"""Verification of one segment: scan its log like a build, and classify its index files."""
+"""Verification of one segment: scan its ``.log`` like a build, and classify its index files."""
 
 from __future__ import annotations
 
@@ -95,20 +95,21 @@ _WRONG_LOG_END = (
 
 _SEGMENT_REBUILT = "At startup, a broker recovers the segment and rebuilds its indexes."
 
-#: Returns whether batches of a producer's transactions exist in a range of offsets.
+#: Called with a producer ID, a first and a last offset. Returns whether the producer has data
+#: batches in this range.
 HasData = Callable[[int, int, int], bool]
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentStartup:
-    """Treatment of a segment at startup.
+    """How a starting broker treats a segment.
 
     Attributes
     ----------
     is_last
-        Whether it is the active segment.
+        Whether the segment is the active segment.
     is_recovered
-        Whether its indexes are rebuilt.
+        Whether startup recovers the segment, which rebuilds its indexes.
     is_clean
         Whether the data directory has a clean shutdown file.
     """
@@ -118,7 +119,7 @@ class SegmentStartup:
     is_clean: bool
 
     def unless_rebuilt(self, classification: Classification) -> Classification:
-        """Return the classification of an index file, harmless if startup rebuilds it."""
+        """Return the classification of an index file; if startup rebuilds the file, as harmless."""
         if not self.is_recovered or classification.file_class is FileClass.IDENTICAL:
             return classification
         return replace(classification, harmful=False, effect=_FILE_REBUILT)
@@ -126,16 +127,16 @@ class SegmentStartup:
 
 @dataclass(frozen=True, slots=True)
 class _EntryRules:
-    """The rules of a kind of index.
+    """How defects of one kind of index affect a broker.
 
     Attributes
     ----------
     size
         Size of an entry in bytes.
     effects
-        Effect of each class on a broker.
+        Effect on a broker, by the class of the index file.
     is_tail_harmful
-        Whether zeros and incomplete entries after the entries are harmful.
+        Whether zeros or an incomplete entry after the last entry are harmful.
     """
 
     size: int
@@ -159,8 +160,9 @@ def classify_index(
 ) -> Classification:
     """Classify an ``.index`` or ``.timeindex`` that differs from a rebuild.
 
-    `rebuilt` is None if the segment cannot be rebuilt. `mismatch` is the first entry that does not
-    match the log, if the entries are in order.
+    `rebuilt` is the content of a rebuilt index, None if the indexes of the segment cannot be
+    rebuilt. `mismatch` is the first entry that does not match the ``.log``, if all entries are in
+    order.
     """
     rules = _RULES[kind]
     classification = _classify_mismatch(entries, mismatch, rules)
@@ -202,11 +204,11 @@ def _classify_mismatch(
 def _classify_stale(
     classification: Classification, mismatch: IndexMismatch, startup: SegmentStartup
 ) -> Classification:
-    """Classify entries after the log end, from which a broker may read a wrong log end."""
+    """Classify entries that point beyond the ``.log``; a broker may derive a wrong log end."""
     if startup.is_last:
         return replace(classification, effect=_WRONG_LOG_END)
     if mismatch.expected.startswith("an offset"):
-        # Lookups of later offsets use later segments, never these entries.
+        # Lookups of offsets after this segment use later segments, never these entries.
         effect = "Lookups in the index are correct: no offset of the segment uses these entries."
         return replace(classification, harmful=False, effect=effect)
     return classification
@@ -243,7 +245,7 @@ def _classify_padded(entries: StoredEntries, rules: _EntryRules) -> Classificati
 def _classify_matching(
     stored_bytes: bytes, rebuilt: bytes | None, rules: _EntryRules
 ) -> Classification:
-    """Classify entries that all match the log: a prefix of the built entries, or other entries."""
+    """Classify an index that differs from `rebuilt`, but whose entries all match the ``.log``."""
     if rebuilt is None:
         return Classification(
             FileClass.EQUIVALENT, found="all entries match the batch headers of the log"
@@ -283,10 +285,10 @@ def classify_transaction_index(
     *,
     is_state_known: bool,
 ) -> Classification:
-    """Classify a ``.txnindex``; compare it with `rebuilt` if the producer state is known.
+    """Classify a ``.txnindex``; if the producer state is known, compare it with `rebuilt`.
 
     `has_data` and `next_start` are arguments of `compare_aborted_txns`. `is_state_known` is True if
-    the producers before the segment are known.
+    the producer state at the start of the segment is known.
     """
     entry_bytes = ABORTED_TXN.itemsize
     entries = np.frombuffer(stored_bytes, ABORTED_TXN, len(stored_bytes) // entry_bytes)
@@ -362,7 +364,7 @@ def _classify_entry(
 
 @dataclass
 class LogFacts:
-    """Facts about the batches of a log; the largest timestamp is -1 for none."""
+    """Facts about the batches of a ``.log``; `max_timestamp_ms` is -1 without timestamps."""
 
     offsets: LogOffsets
     batches: int = 0
@@ -376,7 +378,7 @@ class LogFacts:
 
     @property
     def end_bytes(self) -> int:
-        """The position after the last batch."""
+        """The byte position after the last batch."""
         return self.offsets.end_bytes
 
     def observe(self, batches: BatchColumns) -> None:
@@ -394,20 +396,20 @@ class SegmentCheck:
     Attributes
     ----------
     staged
-        The staged build, whose state is needed for the merge.
+        The staged build of the segment, which the merge of the partition requires.
     facts
         Facts about the batches before any corruption.
     header_facts
-        Facts about all batches by their headers, also after a CRC mismatch.
+        Facts from the headers of all batches, also of batches after a CRC mismatch.
     has_offset_index, has_time_index
-        Whether the index exists. Without an offset index, a broker rebuilds both indexes.
+        Whether the index file exists. Without an offset index, a broker rebuilds both indexes.
     is_tail
-        Whether the log ends in bytes that startup truncates if this is the last segment.
+        Whether the ``.log`` ends in bytes that startup truncates if this is the last segment.
     is_split
-        Whether all batches are valid, and recovery splits the segment.
+        Whether all batches are valid, but recovery splits the segment because of offset overflow.
     bad_message
         The first compressed v0 or v1 message whose inner messages are unreadable or have wrong
-        checksums. The checksum of the outer message does not cover them.
+        checksums. Startup verifies only the checksum of the outer message.
     """
 
     segment: SegmentFile
@@ -460,16 +462,17 @@ def check_segment(
     *,
     attempt_id: str,
 ) -> SegmentCheck:
-    """Scan a segment, and classify its two indexes.
+    """Scan the ``.log`` of a segment, and classify its offset and time index.
 
-    `cleaned_to` is the offset in the cleaner checkpoint. `attempt_id` is part of the names of
-    temporary files, and must differ between concurrent scans.
+    `cleaned_to` is the partition's offset in the cleaner checkpoint. `attempt_id` is part of the
+    names of temporary files, and must differ between concurrent scans.
     """
     offset_index = _StoredIndex(segment, settings, FileKind.INDEX)
     time_index = _StoredIndex(segment, settings, FileKind.TIME_INDEX)
     facts = header_facts = LogFacts(LogOffsets(segment.base_offset, cleaned_to))
     source = LogFileSource.of_segment(segment, verify_crc=not settings.fast)
-    # Comparing all entries during the scan costs less than reading a remote log again.
+    # Compare index entries during the first scan, because reading a remote ``.log`` again costs
+    # more.
     compared = [offset_index, time_index] if store_of(segment.log_path).needs_requests else []
     messages = _CompressedMessages()
     observers: list[BatchObserver] = [
@@ -526,7 +529,7 @@ def check_segment(
 
 
 class _CompressedMessages:
-    """Compressed v0 and v1 messages, whose inner messages have their own checksums.
+    """Detects compressed v0 and v1 messages, whose inner messages have their own checksums.
 
     `first_bytes` is the position of the first compressed message.
     """
@@ -542,7 +545,7 @@ class _CompressedMessages:
         self._end_bytes = batches.end_bytes
 
     def bad_message(self, segment: SegmentFile) -> ScanStop | None:
-        """Read the log again, and return the first message with corrupt inner messages."""
+        """Read the ``.log`` again; return the first message with corrupt inner messages, if any."""
         source = LogFileSource(
             segment.log_path,
             verify_crc=False,
@@ -579,7 +582,7 @@ class _StoredIndex:
         return self.stored is not None or self.finding.file_class is FileClass.UNREADABLE
 
     def observers(self) -> list[BatchObserver]:
-        """Return new observers that compare ascending entries with batches."""
+        """Return new observers that compare entries with batches; none for disordered entries."""
         data = self.stored or b""
         self._entry_check: OffsetEntryCheck | TimeEntryCheck
         if self._kind is FileKind.INDEX:
@@ -593,7 +596,7 @@ class _StoredIndex:
     def classify(
         self, rebuilt: bytes | None, header_facts: LogFacts, startup: SegmentStartup
     ) -> Classification:
-        """Classify the file after the observers have processed the log."""
+        """Classify the index file after its observers have received all batches of the ``.log``."""
         if isinstance(self._entry_check, OffsetEntryCheck):
             mismatch = self._entry_check.mismatch(header_facts.end_offset, header_facts.end_bytes)
         else:
@@ -610,7 +613,7 @@ class _StoredIndex:
 def _read_headers(
     segment: SegmentFile, observers: Sequence[BatchObserver]
 ) -> KafkaIndexError | None:
-    """Read the batch headers of a log; return an error of the disk or store."""
+    """Read the batch headers of a ``.log``; return the error if the disk or store fails."""
     if not observers:
         return None
     try:
@@ -619,13 +622,13 @@ def _read_headers(
             for observer in observers:
                 observer.observe(batches)
     except KafkaIndexError as error:
-        # The row of the log has the corruption found by the first scan.
+        # The finding of the ``.log`` already has the corruption that the first scan found.
         return error if is_retriable(error) else None
     return None
 
 
 def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
-    """Return whether all batches of a log are readable, without a check of their offsets."""
+    """Return whether all batches of a ``.log`` are valid, without checking their offsets."""
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     for _ in source.chunks():
         pass
@@ -635,7 +638,10 @@ def _is_intact(segment: SegmentFile, *, verify_crc: bool) -> bool:
 def _take_built_indexes(
     staged: StagedSegment, settings: VerifySettings, attempt_id: str
 ) -> tuple[bytes | None, bytes | None]:
-    """Return the two built indexes, and delete their files."""
+    """Return the contents of the built offset and time index, and delete the files.
+
+    Both are None if the build failed, or ended at a CRC mismatch.
+    """
     if staged.report.status == FAILED:
         return None, None
     build_settings, paths = settings.build_settings(), staged.paths
@@ -645,7 +651,7 @@ def _take_built_indexes(
         with open(scratch, "rb") as file:
             contents.append(file.read())
         remove_scratch(scratch)
-    # The built index of a truncated log does not cover the complete stored log.
+    # After a CRC mismatch, the built indexes do not cover the complete ``.log``.
     return (None, None) if staged.report.reason_code == BAD_CRC else (contents[0], contents[1])
 
 

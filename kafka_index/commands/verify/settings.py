@@ -1,4 +1,4 @@
-"""Settings shared by all partitions of a verification, and the known topics."""
+"""Settings of a verification for all partitions, and topics of the cluster metadata."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from kafka_index.core.startup.partition_loading import Loading
 
 @dataclass(frozen=True, slots=True)
 class KnownTopic:
-    """A topic in the metadata.
+    """A topic in the cluster metadata.
 
     ``cleanup.policy`` is None if neither the metadata nor the broker's settings set it.
     """
@@ -33,7 +33,7 @@ class KnownTopic:
 def known_topics(
     found_cluster: DumpMetadata, segments: SegmentTable, properties: Mapping[str, str] | None = None
 ) -> dict[str, KnownTopic]:
-    """Return the topics of segments that exist in the metadata, keyed by name.
+    """Return the topics that have segments and exist in the cluster metadata, by name.
 
     `properties` are all settings of the broker.
     """
@@ -51,7 +51,8 @@ def known_topics(
     }
 
 
-# A build reads the leader epoch checkpoint, so the checkpoint is compared with the batches instead.
+# A build reads the leader epoch checkpoint. Verification therefore compares this file with the
+# batches, not with a built file.
 _OUTPUTS = ALL_OUTPUTS - {BuildOutput.EPOCHS}
 
 
@@ -62,15 +63,16 @@ class VerifySettings:
     Attributes
     ----------
     now_ms
-        Time at which the broker would start; producers that are idle then are ignored.
+        Time at which the broker would start. Producers that have expired at this time are ignored.
     indexes
-        Folder with the files to verify, in one folder per partition; default next to the logs.
+        Folder with the files to verify, in one folder per partition. By default, they are next to
+        the logs.
     fast
         Read only batch headers, without verifying checksums.
     run_id
         Unique ID of the run.
     tiered, topics
-        Partitions with remote segments, and topics in the cluster metadata, keyed by name.
+        Partitions with remote segments, and topics in the cluster metadata by name.
     """
 
     now_ms: int
@@ -99,7 +101,7 @@ class VerifySettings:
         )
 
     def loading(self, root: DataDirectory, partition: TopicPartition) -> Loading:
-        """Return the conditions with which a starting broker loads a partition."""
+        """Return the conditions under which a starting broker loads a partition."""
         return Loading.from_directory(root, partition, self.config, lambda: self.now_ms)
 
     def index_directory(self, segment: SegmentFile) -> str:

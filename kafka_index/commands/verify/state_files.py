@@ -125,7 +125,8 @@ class CheckedRoot:
     """The root of a data directory, with a finding per file.
 
     `identity` is the parsed ``meta.properties``, None if a broker cannot read the file. `refused`
-    are the reasons why a broker exits because of this file, or does not use the directory.
+    are the reasons why a broker exits because of ``meta.properties``, or takes the data directory
+    offline.
     """
 
     directory: DataDirectory
@@ -139,7 +140,7 @@ class CheckedRoot:
 
     @classmethod
     def from_directory(cls, directory: DataDirectory) -> CheckedRoot:
-        """Classify the files of a directory whose errors are tolerated."""
+        """Classify the root files of a data directory; `directory` must tolerate errors."""
         path = directory.path
         if not directory.has_root_files:
             effect = "The directory has only partitions. A broker also requires meta.properties."
@@ -255,7 +256,7 @@ def identity_findings(
 
     The directories may belong to several brokers. The metadata log in `metadata` is compared with
     the broker of the same cluster and node ID. The settings apply to the broker with the configured
-    node ID or data directories, or to all brokers if none has the configured node ID.
+    node ID or data directories, or to all brokers if no directory has the configured node ID.
     """
     metadata_properties, metadata_directory = None, None
     if metadata is not None and store_of(metadata).hosts_brokers:
@@ -297,7 +298,7 @@ def identity_findings(
         has_metadata_log = (
             metadata_properties is not None
             and (metadata_properties.cluster_id, metadata_properties.node_id) == key
-            # Otherwise `metadata` is a copy of a directory in the dump that has the metadata log.
+            # Otherwise `metadata` is a copy of a data directory that also has the metadata log.
             and not any(
                 meta_properties.directory_id == metadata_properties.directory_id
                 and os.path.isdir(os.path.join(path, METADATA_LOG))
@@ -323,7 +324,7 @@ def metadata_finding(path: str, damage: KafkaIndexError) -> Finding:
 
 
 def _metadata_log_findings(path: str) -> Iterator[Finding]:
-    """Yield findings for errors in the metadata log directory on which a node exits."""
+    """Yield findings for errors in a metadata log directory because of which a broker exits."""
     if not os.path.isdir(path):  # URIs are not checked.
         return
     for find_error in (topic_id_error, snapshots_error, quorum_state_error):
@@ -353,7 +354,7 @@ def root_findings(
     metadata: str | None,
     properties: Mapping[str, str] | None = None,
 ) -> Iterator[Finding]:
-    """Yield the findings in data directories outside the verified partitions.
+    """Yield the findings of root files, and of partition directories that are not verified.
 
     `metadata` is the metadata log directory, `properties` are all settings of the broker.
     """
@@ -374,7 +375,7 @@ def root_findings(
 def _unlisted_findings(
     listing: Listing, roots: Sequence[DataDirectory], settings: VerifySettings
 ) -> Iterator[Finding]:
-    """Yield a finding per directory without verified logs on which a broker does not start."""
+    """Yield a finding per unverified directory because of which a broker does not start."""
     roots_by_path = {root.path: root for root in roots}
     segments = SegmentTable.from_files(listing.segments)
     verified = {partition_segments.directory for partition_segments in segments.partitions}
@@ -441,8 +442,9 @@ def epoch_findings(
 ) -> Iterator[Finding]:
     """Yield the finding of a leader epoch checkpoint; yield nothing if none is needed.
 
-    `ranges` are the epochs of the batches, in order. `offsets` are the log start and end offset;
-    the end is None if unknown. A dump with only logs, without index files, needs no checkpoint.
+    `ranges` are the epochs of the batches, in order. `offsets` are the log start offset and the log
+    end offset, which is None if unknown. A dump with only logs, without index files, needs no
+    checkpoint.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     finding = new_finding(partition, path, FileKind.EPOCHS, FileClass.MISSING)
@@ -470,7 +472,7 @@ def _classify_epochs(
     log_start_offset: int,
     end_offset: int | None,
 ) -> Classification:
-    """Classify a checkpoint, which has no epochs before the log start."""
+    """Classify a leader epoch checkpoint; epochs before the log start are not expected."""
     wrong_epoch = first_wrong_epoch(cache, ranges, log_start_offset)
     if wrong_epoch is not None:
         return Classification(
@@ -515,22 +517,23 @@ def classify_snapshots(
     is_compacted: bool,
     recovered_from: int | None,
 ) -> Iterator[Finding]:
-    """Yield a finding per snapshot.
+    """Yield a finding per producer snapshot, also for a missing snapshot.
 
     Parameters
     ----------
-    built
-        The expected snapshots by name, None if unknown.
+    rebuilt
+        The merged files by name, including the expected snapshots; None if unknown.
     expiration
         Producers that have expired are not compared.
     offsets
-        Log start and end offset; the end is None if unknown.
+        Log start offset, and log end offset, which is None if unknown.
     is_clean
         Whether the clean shutdown file exists.
     is_compacted
-        Whether batches of producers may be missing.
+        Whether the topic is compacted, so that batches of producers may be missing.
     recovered_from
-        Base offset of the first recovered segment. Startup deletes all later snapshots.
+        Base offset of the first segment that startup recovers, None without recovery. Startup
+        deletes all later snapshots, and writes new ones.
     """
     log_start_offset, log_end_offset = offsets
     expected = {
@@ -607,9 +610,10 @@ def _new_snapshot_finding(partition: TopicPartition, path: str, offset: int) -> 
 def _classify_inner_snapshot(
     data: bytes, offset: int, snapshot_at_end: bytes | None, expiration: ProducerExpiration
 ) -> Classification:
-    """Classify a snapshot taken within the last segment, as at a shutdown.
+    """Classify a producer snapshot at an offset within the last segment, as written at a shutdown.
 
-    A producer whose last batch is before the snapshot must have the same state in the snapshot.
+    If the last batch of a producer is before this offset, the snapshot must have this batch as the
+    producer's last batch.
     """
     entries = decode_snapshot(data)
     stored_offsets = {int(row["producer_id"]): int(row["last_offset"]) for row in entries}
@@ -620,7 +624,7 @@ def _classify_inner_snapshot(
     if snapshot_at_end is not None:
         missing_producers = [
             int(row["producer_id"])
-            # The snapshot may lack producers that are idle now.
+            # Expired producers are ignored, because the snapshot may lack them.
             for row in expiration.live(decode_snapshot(snapshot_at_end))
             if 0 <= int(row["last_offset"]) < offset
             and stored_offsets.get(int(row["producer_id"])) != int(row["last_offset"])
@@ -645,10 +649,10 @@ def _classify_snapshot(
     *,
     is_compacted: bool,
 ) -> Classification:
-    """Classify a ``.snapshot``; compare it with `rebuilt`, unless `rebuilt` is None.
+    """Classify a producer snapshot; compare it with `rebuilt`, unless `rebuilt` is None.
 
-    A transaction may have been opened before `first_offset`, the log start. In a compacted topic,
-    batches of producers may be missing.
+    `first_offset` is the log start; transactions may have been opened before it. In a compacted
+    topic, batches of producers may be missing.
     """
     if stored_bytes == rebuilt:
         return IDENTICAL
@@ -680,8 +684,8 @@ def find_leftover_files(
 ) -> Iterator[Finding]:
     """Yield a finding per file of a segment that is not live.
 
-    `entries` are the entries of the directory. `lost_base_offsets` are the base offsets of missing
-    logs whose index files remain.
+    `entries` are the entries of the partition directory. `lost_base_offsets` are the base offsets
+    of missing ``.log`` files whose index files remain.
     """
     live_names = {os.path.basename(segment.log_path) for segment in segments}
     swaps = {name for name in live_names if name.endswith(SWAP_SUFFIX)}
@@ -720,7 +724,7 @@ def find_leftover_files(
 
 
 def _classify_name(name: str) -> Classification | None:
-    """Classify a file whose name is not the name of a segment file; None if it is harmless."""
+    """Classify a file that is not named like a segment file; None if the file is harmless."""
     if is_rejected_name(name):
         description, effect = NO_OFFSET, "A broker exits."
     elif is_misnamed_log(name):
