@@ -59,7 +59,7 @@ from __future__ import annotations
 
 import importlib as _importlib
 
-# Type checkers see these imports: `typing` takes longer to import than all of this.
+# Type checkers take this as True. `typing` is not imported, because that is slow.
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: The public names, by the modules below that have them.
+#: The public names, by the module of this package that defines them.
 _NAMES = {
     "commands.backup": "backup_broker open_backup",
     "commands.backup.result": "BackedUpPartition BackupRepository BackupResult BackupStatus",
@@ -219,7 +219,7 @@ _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()
 # the names that others may import.
 
 
-# With this function, type checkers would accept any name as a public name of the package.
+# Hidden from type checkers: they would accept any name as a public name of the package.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:

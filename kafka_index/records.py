@@ -183,8 +183,8 @@ def read_records(
         Otherwise they are not opened, and are reported as unread.
     decode : Decode or str, optional
         ``key``, ``value`` or ``both``: these columns have the types of their schemas, and `columns`
-        may name members such as ``value.customer.id``. Columns with the id of the schema, the name
-        of the type, the code of an error and the bytes of rows that failed come with them.
+        may name members such as ``value.customer.id``. Additional columns have the schema, the
+        type, and the error and bytes of rows that failed.
     schemas : path or str
         ``dump`` for the topic ``_schemas`` of `paths`, a folder or file of schemas, or the URL of a
         registry.
@@ -193,7 +193,7 @@ def read_records(
     decode_errors : DecodeErrors or str
         ``keep`` keeps the bytes of fields that cannot be decoded; ``fail`` raises an error.
     schema_context : str
-        The context of the schema ids in the records.
+        The context of the schema IDs in the records.
 
     Returns
     -------
@@ -205,7 +205,7 @@ def read_records(
     InputError
         A path, a name or a bound is wrong, or nothing is found.
     CorruptLogError
-        A bound, or the transactions for isolation, cannot be read; or, while it is read, a batch.
+        A bound or the transactions for `isolation` cannot be read; or, during iteration, a batch.
     CorruptRecordError
         With ``decode_errors="fail"``, a key or value does not decode.
 

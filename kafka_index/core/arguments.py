@@ -1,4 +1,4 @@
-"""Conversion of keys, offsets, times and partitions; needs more imports than `core.job.request`."""
+"""Convert keys, offsets, times and partitions; imports more modules than `core.job.request`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def convert_partitions(partitions: object) -> dict[str, list[int]] | None:
 def _iterate_partitions(
     mapping: Mapping[object, object], name: str
 ) -> Iterator[tuple[str, int, object]]:
-    """Yield the members of a mapping by topic and partition number, which are strings in JSON."""
+    """Yield topic, partition number and value. In JSON, partition numbers are strings."""
     for topic, values_by_number in mapping.items():
         if not isinstance(topic, str) or not isinstance(values_by_number, Mapping):
             raise wrong_value(

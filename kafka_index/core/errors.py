@@ -14,7 +14,7 @@ from numbers import Integral
 from os import PathLike, fspath
 from typing import Any, Self, TypeVar
 
-# Errors about the file itself, which would occur again. Other errors are about permission, disk,
+# Errors of the file itself, which a retry would not fix. Other errors concern permission, disk,
 # memory or network.
 _FILE_ERRNOS = frozenset(
     {
@@ -39,8 +39,8 @@ _MAX_FAULTS = 100
 
 _Error = TypeVar("_Error", bound=BaseException)
 
-# Control characters (C0, DEL, C1), separators and text direction marks, which can make a name look
-# like several lines or another name, and bytes that are not UTF-8.
+# Control characters (C0, DEL, C1), separators, text direction marks, and bytes that are not UTF-8.
+# They can make a name look like several lines, or like another name.
 _UNPRINTABLE = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u2069\ufeff\ud800-\udfff]"
 )
@@ -55,7 +55,7 @@ _SHORT_ESCAPES = {
 }
 _FIRST_SURROGATE_OF_BYTES = 0xDC00
 
-# The constructor accepts sizes only since Python 3.12.
+# Only since Python 3.12, the constructor of `reprlib.Repr` accepts these sizes.
 _SHORT_REPR = reprlib.Repr()
 _SHORT_REPR.maxstring = _SHORT_REPR.maxother = 100
 
@@ -180,7 +180,7 @@ class KafkaIndexError(Exception):
 
     @property
     def _details(self) -> dict[str, Any]:
-        """The keyword arguments."""
+        """The keyword arguments of the constructor."""
         names = ("path", "position_bytes", "expected", "found", "hint", "line")
         return {name: getattr(self, name) for name in names}
 
@@ -229,7 +229,7 @@ class StartRefusedError(KafkaIndexError):
 
 
 class DirectoryFailsError(StartRefusedError):
-    """A broker marks the data directory offline; it exits if this is its only one."""
+    """A broker marks the data directory offline; it exits if it has no other one."""
 
 
 class OfflineAtOnceError(DirectoryFailsError):
@@ -256,7 +256,7 @@ class ExecutorError(EngineError):
 
 
 class DamageError(KafkaIndexError):
-    """A result is not ok because of the data; its rows contain the locations."""
+    """The data of a result is damaged; the rows of the result contain the locations."""
 
 
 class CorruptLogError(KafkaIndexError):
@@ -316,7 +316,7 @@ class InvalidEpochError(KafkaIndexError):
 
 
 class InvalidTimestampError(KafkaIndexError):
-    """A timestamp below the last one of a time index (Kafka: IllegalStateException)."""
+    """A timestamp below the last timestamp of a time index (Kafka: IllegalStateException)."""
 
 
 class IndexOffsetOverflowError(KafkaIndexError):
@@ -350,8 +350,8 @@ def without_frames(error: _Error) -> _Error:
 def is_retriable(error: BaseException) -> bool:
     """Return whether the environment caused the error, so that the same run may succeed later.
 
-    True for `RetriableError`, for an `OSError` that is not about the file itself (such as ENOENT),
-    and for an error of this package that was caused by either.
+    True for `RetriableError` and `MemoryError`, for an `OSError` unless it is about the file itself
+    (such as ENOENT), and for an error of this package that was caused by one of these.
     """
     return _is_environment(error) or any(map(_is_environment, _causes(error)))
 
@@ -426,6 +426,6 @@ class Faults:
         self.retriable |= set(map(is_retriable, faults))
 
     def add_damage(self, count: int) -> None:
-        """Count further corruptions without their errors."""
+        """Count further corruptions whose errors are not kept."""
         self.total += count
         self.retriable |= {False} if count else set()

@@ -353,7 +353,7 @@ class ColumnsKind(NamesKind):
         from kafka_index.core.schema.columns import is_typed  # noqa: PLC0415, as above
 
         columns = NamesKind().convert(value, name, now)
-        # Members of keys and values are known once their schemas are.
+        # Members of keys and values are checked later, when their schemas are known.
         record_columns = [column for column in columns if not is_typed(column)]
         if record_columns:
             NamesKind(RECORD_SCHEMA.names).convert(record_columns, name, now)
@@ -536,7 +536,7 @@ class DecodeRequest(DecodeFields, RecordRequest):
 def time_range_ms(
     from_time: Moment | None, to_time: Moment | None
 ) -> tuple[int | None, int | None]:
-    """Return a timestamp range, the second exclusive; reject an empty range.
+    """Return the start and the exclusive end of a time range in ms; reject an empty range.
 
     The parameters are request fields with these names. A record without a timestamp has -1 and is
     never in a range.

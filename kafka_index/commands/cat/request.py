@@ -41,7 +41,7 @@ class OffsetRangeKind(Kind):
     metavar = "A..B"
 
     def convert(self, value: Any, name: str, now: int) -> tuple[int | None, int | None]:  # noqa: ARG002
-        """Return the first offset and the end; None for the bounds of the log."""
+        """Return the first offset and the exclusive end; None for an open end of the range."""
         match = _RANGE.fullmatch(value)
         if match is None or not (match[1] or match[3]):
             raise ConfigError(

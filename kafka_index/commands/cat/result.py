@@ -56,7 +56,7 @@ from kafka_index.core.query.settings import ReadSettings, RecordFilter
 #: partitions, and the minimum of each partition.
 _SORTED_BYTES = 16 * 1024 * 1024
 _MIN_SORTED_BYTES = 256 * 1024
-#: Each step of the search for the last records goes back this many times as far.
+#: Each step back in the search for the last records is this many times the previous step.
 _STEP_FACTOR = 4
 
 
@@ -111,7 +111,7 @@ def _skip_to_start_time(
 ) -> OffsetRange:
     """Return a range without the offsets before the first record at or after the start time."""
     times = settings.record_filter
-    # Valid records may follow a corrupt end.
+    # Valid records may follow a corrupt range at the end of the log.
     if times is None or not times.from_ms or log.segments[-1].end_damage is not None:
         return offsets
     try:
@@ -125,7 +125,7 @@ def _skip_to_start_time(
 def _find_last_records(
     log: PartitionLog, requested: OffsetRange, settings: ReadSettings, count: int
 ) -> tuple[int, int]:
-    """Find the last records; return the offset of the first of them, and their number.
+    """Find the last `count` records; return their first offset and their number.
 
     Records are counted backwards from the end. If compaction, transactions or times exclude
     records, each step starts further back.
@@ -162,7 +162,7 @@ def _read_last_offsets(
 def matches_by_time(
     partitions: Sequence[Sequence[RecordSplit]], settings: ReadSettings
 ) -> Generator[SplitMatches, None, None]:
-    """Yield the records of partitions, each with its splits, merged by timestamp.
+    """Merge the records of partitions by timestamp; each partition is given by its splits.
 
     Offsets of a partition stay in order: a record with a smaller timestamp directly follows the
     previous record. Records with equal timestamps are sorted by partition. The settings need the
@@ -178,7 +178,7 @@ def matches_by_time(
         nonempty_streams = [stream for stream in streams if len(stream.times)]
         batches: list[pa.RecordBatch] = []
         if nonempty_streams:
-            # Later records of a partition sort after its last buffered record.
+            # Unread records of a partition sort after its last buffered record.
             unread = [
                 (int(stream.times[-1]), stream.rank)
                 for stream in nonempty_streams
@@ -226,7 +226,7 @@ class _BufferedPartition:
         return not self._splits
 
     def fill(self) -> Iterator[SplitMatches]:
-        """Read more records if the buffer is empty, and yield them."""
+        """Fill the buffer if it is empty; yield the matches and errors of each read."""
         while self._splits and not len(self.times):
             matches = match_split(
                 self._splits.popleft(), "", settings=self._settings, max_bytes=self._max_bytes

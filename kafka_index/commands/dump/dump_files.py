@@ -192,7 +192,7 @@ def _first_misordered_entry(
     columns: tuple[Longs, Longs],
     last_entry: tuple[int, int] | None,
 ) -> KafkaIndexError | None:
-    """Return the first value of a chunk that is out of order; DumpLogSegments checks the same."""
+    """Return the first error in the order of a chunk, by the checks of DumpLogSegments."""
     faults: list[tuple[int, str, str, int]] = []
     for column_number, (name, values) in enumerate(zip(form.names, columns, strict=True)):
         min_value = index.base_offset if column_number == form.offset_column else 0
@@ -281,7 +281,7 @@ def _first_misordered_transaction(index: TransactionIndex) -> KafkaIndexError | 
         index.sanity_check()
     except CorruptIndexError as error:
         fault = error
-    # Kafka rejects offsets that do not ascend only when it appends.
+    # Kafka checks that last offsets ascend only when it appends entries.
     last_offsets = index.entries["last_offset"].astype(np.int64)
     falls = np.flatnonzero(last_offsets[1:] <= last_offsets[:-1]) + 1
     if not falls.size:
@@ -311,7 +311,7 @@ def _readable_entries(data: bytes) -> NDArray[np.void]:
 
 
 def _first_rejected_epoch(entries: list[EpochEntry], path: str) -> KafkaIndexError | None:
-    """Return the first line that a broker rejects or ignores, or that removes other lines."""
+    """Return an error for the first line that a broker rejects, or that conflicts with others."""
     epochs = LeaderEpochCache()
     for line_number, entry in enumerate(entries, start=1 + _HEADER_LINES):
         previous_entries = epochs.entries
@@ -503,7 +503,7 @@ def dump_records(
 def _print_records_end(
     file: DumpedFile, output: SelectedRows, scan_end: ScanStop | None, count: int
 ) -> KafkaIndexError | None:
-    """Print the end of the records of a log; return the corruption that ended the scan."""
+    """Print the number of records of a log; return the corruption that ended the scan."""
     if output.selection.has_times and not output.printed:
         for headers in read_batches(file.path, verify_crc=False):
             output.track_times(headers)
@@ -516,7 +516,7 @@ def _print_records_end(
 def _chunk_converter(
     rows: WindowBatches, typed_log: TypedLog | None
 ) -> Callable[[RecordChunk], PrintedRecords | pa.RecordBatch]:
-    """Return the conversion of chunks: to printed records, or to tables for decoding."""
+    """Return a function that converts chunks: to printed records, or tables to decode."""
     if typed_log is None:
         return partial(PrintedRecords.from_chunk, source=rows)
     partition = typed_log.partition
@@ -538,7 +538,7 @@ def _decode_records(
 def _read_typed_records(
     file: DumpedFile, selection: Selection, budget: DecompressionBudget, typed_log: TypedLog
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the records that may be printed, for the types of their keys and values."""
+    """Yield the records that may be printed, to find the types of their keys and values."""
     decoder, read_count = RecordDecoder(budget), 0
     source = LogFileSource(file.path, verify_crc=False, recovers=False)
     for window, start, batches in _ordered_windows(source, file.base_offset):
@@ -563,7 +563,7 @@ def _read_typed_records(
 def _ordered_windows(
     source: LogFileSource, base_offset: int
 ) -> Iterator[tuple[Bytes, int, BatchColumns | ScanStop]]:
-    """Yield the windows of a log: batches in order, or a reason why batches are omitted."""
+    """Yield the windows of a log: batches in offset order, or why batches are omitted."""
     order = BatchOrder(base_offset)
     for window, position, batches in source.windows():
         for ordered_batches in order.follow(batches):
@@ -608,7 +608,7 @@ def dump_directory(path: str, output: SelectedRows, *, verify_crc: bool) -> list
 def _summarize_segment(
     segment: SegmentFile, *, verify_crc: bool
 ) -> tuple[dict[str, object], ScanStop | None]:
-    """Return the row of a segment, and the reason if its batches end before the end of the log."""
+    """Return the row of a segment, and why its batches end before the end of the file."""
     source = LogFileSource.of_segment(segment, verify_crc=verify_crc, recovers=False)
     count, next_offset, codecs = 0, segment.base_offset, 0
     first_ms = max_ms = NO_TIMESTAMP

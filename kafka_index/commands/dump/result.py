@@ -25,9 +25,9 @@ from kafka_index.core.query.printed_records import PrintedRecords, Row
 from kafka_index.core.query.record_stream import decode_counts, decode_section
 from kafka_index.core.records.batch_table import BatchColumns
 
-# Columns of first and last offset, keyed by kind of row.
+# Columns with the first and last offset of a row; a table has at most one of these pairs.
 _OFFSETS = (("base_offset", "last_offset"), ("first_offset", "last_offset"))
-# Columns of first and last time, keyed by kind of row.
+# Columns with the first and last time of a row; a table has at most one of these pairs.
 _TIMES = (("base_timestamp_ms", "max_timestamp_ms"), ("timestamp_ms", "timestamp_ms"))
 
 
@@ -102,7 +102,7 @@ class Selection:
         return self.from_ms is not None or self.to_ms is not None
 
     def select_rows(self, rows: pa.RecordBatch) -> pa.RecordBatch:
-        """Return the selected rows of a table; index entries are not selected by offset."""
+        """Return the selected rows of a table. Index entries are selected only by time."""
         masks = []
         names = rows.schema.names
         for first_column, last_column in _OFFSETS:
@@ -269,7 +269,7 @@ class SelectedRows:
         self._printer.skipped_batch(position_bytes, reason)
 
     def print_limit(self) -> None:
-        """Print that the file may have more rows."""
+        """Print that the rows of the file end at the limit."""
         self.remark(f"stopped after {plural(self.printed, 'row')} (--limit)")
 
     def fault(self, fault: KafkaIndexError | None) -> None:
@@ -289,7 +289,7 @@ _SCHEMA = pa.schema([("path", pa.string()), ("rows", pa.int64()), ("reason", pa.
 
 
 class DumpResult(Result):
-    """Files and directories by path; `print_rows` prints them and collects errors."""
+    """The result of a dump: `print_rows` prints files and directories, and collects errors."""
 
     command = "dump"
 
@@ -328,7 +328,7 @@ class DumpResult(Result):
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The corrupt and unreadable files, and what did not decode."""
+        """The corrupt and unreadable files, and the keys and values that did not decode."""
         lines = list(map(str, self._faults.first))
         damage = Section("corrupt or unreadable files:", lines, BAD, self._faults.total, "error")
         return [damage, decode_section(self.decode_errors)]

@@ -1,4 +1,4 @@
-"""The typed keys and values of single logs that are dumped."""
+"""Decode the keys and values of logs that are dumped."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ from kafka_index.core.parameters import (
 )
 
 _BYTES_HELP = "Text, or bytes such as hex:00ff or base64:AP8=."
-# Fields of which a search needs one.
+# Fields with a condition: a search needs at least one.
 _CONDITIONS = ("key", "key_regex", "value_contains", "where")
 
 

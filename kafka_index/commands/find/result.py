@@ -143,7 +143,7 @@ def find(
             max_split_bytes=SEARCHED_SPLIT_BYTES,
             finder=partition_listing.gap_finder(request.max_decompressed_bytes),
         )
-        # The printed record also has the bytes.
+        # A printed record has the bytes in addition to the decoded value.
         is_printed = request.columns is not None
         if request.decode is not None or request.where is not None:
             # Schemas and their decoders are slow to import.
@@ -154,7 +154,7 @@ def find(
                 request,
                 settings.columns,
                 keeps_raw=is_printed,
-                # A condition may not be met by the first records.
+                # The first records need not satisfy the condition.
                 limit=request.limit if request.where is None else None,
                 threads=engine.threads,
             )

@@ -26,7 +26,7 @@ from kafka_index.core.records.record_table import (
 
 _REQUIRED = ("topic", "partition")
 _HEADERS = RECORD_SCHEMA.field("headers").type
-#: Control records cannot be imported.
+#: The column that marks control records, which cannot be imported.
 _IS_CONTROL = "is_control"
 _BINARY = (
     *(pa.binary(), pa.large_binary(), pa.binary_view()),
@@ -78,7 +78,7 @@ def check_columns(schema: pa.Schema, settings: ImportSettings) -> None:
 
 
 def split_by_partition(batch: pa.RecordBatch) -> Iterator[tuple[TopicPartition, pa.RecordBatch]]:
-    """Yield the records of each partition of a batch, in their order."""
+    """Split a batch by partition; the records of a partition keep their order."""
     if not len(batch):
         return
     topics = batch.column("topic").cast(pa.string()).dictionary_encode()
@@ -161,7 +161,7 @@ def import_rows(batch: pa.RecordBatch, settings: ImportSettings, end_offset: int
 
 
 def check_order(batch: pa.RecordBatch, column: str, previous_value: pa.Scalar | None) -> pa.Scalar:
-    """Raise `OrderError` if records are not in the order of a column; return its last value."""
+    """Raise `OrderError` if records are not sorted by a column; return the last value."""
     values = batch.column(column)
     if values.null_count:
         raise InputError(
@@ -174,7 +174,7 @@ def check_order(batch: pa.RecordBatch, column: str, previous_value: pa.Scalar | 
 
 
 def check_continues(batch: pa.RecordBatch, end_offset: int) -> None:
-    """Raise `OrderError` if records begin before the end offset of this import's records."""
+    """Raise `OrderError` if a batch begins below the end offset of the earlier batches."""
     offset = batch.column("offset")[0].as_py()
     if isinstance(offset, int) and offset < end_offset:
         raise OrderError(
@@ -211,7 +211,7 @@ def _assign_offsets(batch: pa.RecordBatch, end_offset: int) -> Longs:
 
 
 def _check_max_offset(offset: int) -> None:
-    """Raise `InputError` for the largest offset, because the log end offset would overflow."""
+    """Raise `InputError` for the maximum of int64: the log end offset would overflow."""
     if offset >= INT64_MAX:
         raise InputError(
             "the offset is too large, because the log end offset would overflow",
@@ -221,7 +221,7 @@ def _check_max_offset(offset: int) -> None:
 
 
 def _read_timestamps(batch: pa.RecordBatch, settings: ImportSettings) -> tuple[Longs, Longs]:
-    """Return the timestamps in ms, and 1 for each timestamp with the type LogAppendTime."""
+    """Return the timestamps in ms, and their types: 1 for LogAppendTime, otherwise 0."""
     count = len(batch)
     if settings.timestamp_type is TimestampType.LOG_APPEND_TIME:
         return np.full(count, settings.now_ms), np.ones(count, np.int64)

@@ -1,4 +1,4 @@
-"""Imports on threads: each partition is a task, whose records come from the reading thread."""
+"""Import on threads: one thread reads the records, and a task per partition writes them."""
 
 from __future__ import annotations
 
@@ -36,10 +36,10 @@ from kafka_index.core.output.output import Output
 #: Hint after a failure.
 AFTER_FAILURE = "run again to continue"
 
-#: The partitions of an import, and whether this run wrote them instead of an earlier one.
+#: The counts of each imported partition; and True if this run, not an earlier one, imported them.
 Imported = tuple[Mapping[TopicPartition, ImportCounts], bool]
 
-#: Approximate maximum bytes of records that wait for a thread.
+#: Approximate maximum size of the queued records, per thread.
 _WAITING_BYTES = 32 * 1024 * 1024
 
 
@@ -60,7 +60,7 @@ def run_import(
     request: ImportRequest,
     write: Callable[[Sequence[TableFile], Output, ImportSettings], Imported],
 ) -> ImportResult:
-    """Import the tables of a request by a function that writes files into an output."""
+    """Import the tables of a request; `write` imports the listed files into the output."""
     with reading_inputs(follow_links=True):
         output = Output.for_data_directory(request.output, request.inputs)
         files, notices = list_layout_files(
@@ -111,11 +111,13 @@ def import_sorted(
     """Import records partition by partition; publish each partition when it is complete.
 
     The batches are sorted by topic, partition and offset. The callback receives each partition, in
-    this order, after its publication. At most `threads` partitions are written concurrently. A
-    partition that is larger than the queue is written alone, while it is read; as many threads
-    compress its batches. Raises `InputError` if a record cannot be read or written, or if there is
-    none. The partitions before that record are published. An unreadable record belongs to the last
-    partition that was read.
+    this order, after its publication. At most `threads` partitions are written concurrently, and
+    at most `threads` further threads compress their batches. The memory for queued records is
+    limited, so a large partition is written while it is read.
+
+    Raises `InputError` if a record cannot be read or written, or if the input has no records. The
+    partitions before that record are published. After an unreadable record, the last partition
+    that was read is not published, because it may be incomplete.
     """
     space = _QueueSpace(threads * _WAITING_BYTES)
     running: deque[Future[ImportedPartition]] = deque()
@@ -147,7 +149,7 @@ def import_sorted(
                     current = _PartitionQueue(partition, space)
                     running.append(pool.submit(write, current))
                 if not current.put(rows):
-                    # The task has failed; its error is raised here.
+                    # The task has failed: `publish` raises its error.
                     publish(wait=True)
             if current is not None:
                 # If reading has failed, the partition may be incomplete, so its task fails too.
@@ -184,7 +186,7 @@ def _write(
 
 
 class _Source:
-    """The records of each partition in batches, up to an error of the input (`error`)."""
+    """The batches of the input, split by partition; an `InputError` ends them (`error`)."""
 
     def __init__(self, batches: Iterable[pa.RecordBatch]) -> None:
         self._batches = batches
@@ -239,13 +241,13 @@ class _PartitionQueue:
         return True
 
     def end(self, error: InputError | None = None) -> None:
-        """Mark the last record; the task raises `error` after it."""
+        """Mark the end of the records; if `error` is given, the task raises it there."""
         with self._space.changed:
             self._is_complete, self._error = True, error
             self._space.changed.notify_all()
 
     def close(self) -> None:
-        """Reject further records, and release the space of waiting ones."""
+        """Reject further records, and release the space of queued records."""
         with self._space.changed:
             self._is_closed = True
             self._space.free_bytes += sum(rows.nbytes for rows in self._waiting)

@@ -25,7 +25,7 @@ from kafka_index.core.fs.durable_files import publishing, sync
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.output.output import RunState, Signature, StateFile, read_signature
 
-#: The manifest of a partition, and the state file at the root of a data directory.
+#: File name of a partition's manifest, and of the state file in a data directory.
 IMPORT_MANIFEST = ".import.kafka-index"
 
 
@@ -40,7 +40,7 @@ class ImportCounts:
     first_offset : int
         The offset of the first imported record.
     end_offset, segments, size_bytes : int
-        Of the complete log.
+        The log end offset, number of segments and size of the log, with all earlier records.
     cut_bytes : int
         The size of an incomplete last batch that was truncated before the import appended records.
     """
@@ -55,7 +55,7 @@ class ImportCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ImportManifest(ImportCounts):
-    """The manifest of a partition: the run, its counts, and its logs and files."""
+    """The manifest of a partition: run, counts, sizes and times of logs, and file names."""
 
     run: FileName
     logs: dict[str, Size]
@@ -69,7 +69,7 @@ class _ImportManifest(ImportCounts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ImportRun(RunState):
-    """The run that imports into a data directory; `partitions` is set at its end."""
+    """The state of an import; `partitions` is set when the import is finished."""
 
     run: FileName
     now_ms: Int64
@@ -96,13 +96,13 @@ def write_import_manifest(directory: str, run_id: str, counts: ImportCounts) -> 
 
 
 def is_import(directory: str) -> bool:
-    """Return whether an import wrote the logs of a partition."""
+    """Return whether the logs of a partition have the sizes in an import manifest."""
     manifest = _manifest(directory).read()
     return manifest is not None and manifest.logs == _log_sizes(read_signature(directory))
 
 
 def imported_end_offset(directory: str) -> int:
-    """Return the offset after the last imported record of a partition; 0 without an import."""
+    """Return the end offset of a partition's last import; 0 if nothing was imported."""
     manifest = _manifest(directory).read()
     return 0 if manifest is None else manifest.end_offset
 
@@ -155,7 +155,7 @@ def _log_mtimes(logs: Signature | None) -> dict[str, int]:
 
 
 def _is_unchanged_import(directory: str) -> bool:
-    """Return whether no log was written and no file removed since an import."""
+    """Return whether, since an import, no log was written and no file was removed."""
     manifest = _manifest(directory).read()
     if manifest is None or manifest.mtimes_ns != _log_mtimes(read_signature(directory)):
         return False
@@ -184,9 +184,9 @@ def running_import(
 ) -> Iterator[ImportSettings]:
     """Write the state file of an import at its start and its end, in a locked data directory.
 
-    Yields the settings. If an import is continued, they have its run ID and time. `lock` is
-    acquired for the end if the import releases the lock in between. Raises `PublishError` if the
-    file cannot be written or the lock cannot be acquired. The import can then be continued.
+    Yields the settings; a continued import keeps its run ID and time. Give `lock` if the lock is
+    released while the import runs: it is acquired again for the last write. Raises `PublishError`
+    if the file cannot be written or the lock cannot be acquired. The import can then be continued.
     """
     state_file = _import_state(root)
     earlier_run = state_file.read()

@@ -36,7 +36,7 @@ _CONVERTERS = {
     "value.converter": "value",
     "header.converter": "headers",
 }
-#: The converters of Kafka Connect, by the last word of their class.
+#: The encodings of Kafka Connect's converters, by the last word of the class name.
 _ENCODINGS = {
     "string": TextEncoding.STRING,
     "stringconverter": TextEncoding.STRING,
@@ -63,7 +63,7 @@ _SPARK_COLUMNS = frozenset(
     ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 )
 
-#: Suffixes of the files that Confluent's connector writes for the same records, and their columns.
+#: Confluent's connector writes keys, values and headers to separate files: suffixes and columns.
 _VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
 _NO_TIMESTAMPS = "the files contain no timestamps: records get the time of the import"
 

@@ -3,8 +3,8 @@
 If an import appends to a log, it compares the log before and after loading. A broker that loads a
 log after an unclean shutdown truncates it at the first invalid batch, and deletes all later
 segments. An import does neither. It truncates only an incomplete last batch or preallocated zeros,
-and only if neither a checkpoint nor an earlier import has a later end. The truncated bytes of a
-batch are counted.
+and only if the log does not then end before a checkpointed offset or an earlier imported record.
+The truncated bytes of a batch are counted.
 """
 
 from __future__ import annotations
@@ -152,7 +152,7 @@ def check_loaded(
 
 
 def _scan_to_end(path: str) -> ScanStop | None:
-    """Return where and why a scan of the active segment ends before the end of the file."""
+    """Return why and where a scan ends before the end of the file; otherwise None."""
     scan = LogFileSource(path)
     deque(scan.chunks(), maxlen=0)
     return scan.stop
@@ -292,7 +292,7 @@ class PartitionImport:
             )
             active = log.active_segment
             if not active.size_bytes and last_offset - active.base_offset > INT32_MAX:
-                # A search by timestamp stops at an empty segment.
+                # The append would roll, and leave an empty segment, at which a search by time ends.
                 log.begin_active_segment_at(first_offset)
             log.append_each_as_follower(encoded_batch.data, self._epoch)
             written_count = end_row
@@ -328,7 +328,7 @@ class PartitionImport:
     def _check_log_start(
         self, root: DataDirectory, log_start_offset: int, first_offset: int
     ) -> None:
-        """Raise `InputError` if a broker would delete records because of an old checkpoint."""
+        """Raise `InputError` if the checkpointed log start is above the first imported offset."""
         if log_start_offset > first_offset:
             raise InputError(
                 f"a broker would delete records of {self.partition.directory_name}, because its "

@@ -29,7 +29,7 @@ from kafka_index.core.parameters import LocalFolderKind, PairsKind
 
 _COMPRESSION, _BATCH_SIZE = "compression.type", "batch.size"
 _TIMESTAMP_TYPE = "message.timestamp.type"
-#: Values of ``compression.type`` without a codec: imported records are not compressed yet.
+#: Values of ``compression.type`` with which imported records are not compressed.
 _NO_CODEC = frozenset(("producer", "uncompressed"))
 _DEFAULT_BATCH_BYTES = 16384
 
@@ -79,7 +79,7 @@ class ImportSettings:
 
     @property
     def max_batch_bytes(self) -> int:
-        """The maximum size of a batch with several records, which a broker would accept."""
+        """The maximum size of a batch with several records, within a broker's limits."""
         return min(self.batch_bytes, self.log.max_message_bytes, self.log.segment_bytes)
 
     @classmethod

@@ -211,7 +211,7 @@ def _confluent_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
 def _read_values(
     path: str, encoding: TextEncoding | None, wrapped_in: str | None = None
 ) -> Iterator[bytes | None]:
-    """Yield the bytes of each record of a file; lines are unchanged, other records are decoded."""
+    """Yield the bytes of each record of a file. Lines that are not JSON are unchanged."""
     name = "key" if wrapped_in else "value"
     stream, magic = _open_decompressed(path)
     if magic not in (_AVRO_MAGIC, _PARQUET_MAGIC):
@@ -296,9 +296,9 @@ def _field_rows(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
 
 
 def _csv_records(path: str, layout: FileLayout) -> Iterator[dict[str, Any]]:
-    """Yield the records of Aiven's CSV, with base64 and plain numbers; an empty cell is null."""
+    """Yield the records of Aiven's CSV: bytes are base64 or plain, an empty cell is null."""
     fields = layout.csv_fields
-    # Only a value without encoding can contain commas.
+    # Only a plain value, without base64, can contain commas.
     value_index = fields.index("value") if "value" in fields and not layout.csv_base64 else None
     for line_number, line in enumerate(_open_decompressed(path)[0], start=1):
         cells = line.removesuffix(b"\n").split(b",")
@@ -460,7 +460,7 @@ def _open_decompressed(path: str) -> tuple[io.BufferedReader, bytes]:
     return stream, stream.peek(len(_AVRO_MAGIC))[: len(_AVRO_MAGIC)]
 
 
-#: The last column of every batch has the number of the row, ascending over all files.
+#: Name of the last column of every batch: row numbers, ascending over all files.
 ROW_NUMBER = "__row"
 
 _PARQUET = (".parquet",)
@@ -496,7 +496,7 @@ class TableFile:
 
     @property
     def is_parquet(self) -> bool:
-        """Whether the file is Parquet with the columns of records. Other files are read by rows."""
+        """Whether the file is Parquet with the columns of records. Others are read row by row."""
         return self.layout is None and self.path.lower().endswith(_PARQUET)
 
 
@@ -543,7 +543,7 @@ def list_files(inputs: Sequence[str]) -> list[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Return whether a name is not a metadata file of Spark or Hadoop."""
+    """Return whether a file name is of data, not of metadata of Spark or Hadoop."""
     return not name.endswith(".crc") and not name.startswith(
         ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
     )

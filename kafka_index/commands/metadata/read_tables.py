@@ -41,9 +41,9 @@ class Metadata(TableResult):
     what : str or None
         The table; None for the overview.
     faults : tuple of KafkaIndexError
-        The first reasons why records are missing.
+        The first errors, which are why records are missing.
     fault_count : int
-        The number of all reasons.
+        The number of all errors.
     overview : mapping
         For the overview: partitions that were read, contents of the cluster, and records by topic
         and type; None for a topic that is not in the input.
@@ -58,7 +58,7 @@ class Metadata(TableResult):
 
     @property
     def headline(self) -> str:
-        """The number of rows, and the first fault."""
+        """The number of rows, and the first error."""
         if self.what is not None:
             text = f"{self.what}: {plural(self.rows.num_rows, 'row')}"
         else:
@@ -76,13 +76,13 @@ class Metadata(TableResult):
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The reasons why records are missing."""
+        """The errors, which are why records are missing."""
         title = f"{plural(self.fault_count, 'error')}: records are corrupt or missing:"
         return [Section(title, list(map(str, self.faults)), BAD, self.fault_count, "error")]
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """The number of reasons why records are missing."""
+        """The number of errors."""
         return {"faults": self.fault_count}
 
 

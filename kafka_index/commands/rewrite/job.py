@@ -106,7 +106,7 @@ class RewriteSettings:
     config : LogConfig
         The settings of the index files.
     allows_revival : bool
-        The newest record of a key may be dropped even if an older record of the key stays.
+        The newest record of a key may be dropped even if an older one then reappears.
     """
 
     selection: Selection
@@ -212,7 +212,7 @@ def match(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> MatchedPartition:
-    """Match the records of a partition; the result contains an error."""
+    """Match the records of a partition; if they cannot be read, the result has the error."""
     if plan.is_internal:
         _report_all_read(plan, on_read)
         return MatchedPartition(plan)
@@ -318,12 +318,12 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
     """Write the files of a partition that do not belong to a segment."""
     names: set[str] = set()
     if plan.local_directory is not None:
-        # The build reads only the copy. This check of the input gives errors the path of the input,
-        # and does not quote the target of a link.
+        # The build reads only the copied checkpoint. Reading the original first gives errors the
+        # path of the input, without the content of a linked file.
         read_epochs(plan.local_directory)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
-            # The build writes the snapshots after the first segment.
+            # The build writes the later snapshots.
             names |= {
                 os.path.basename(snapshot_path(plan.local_directory, offset))
                 for offset in list_snapshots(plan.local_directory)
@@ -424,8 +424,8 @@ def plan_rewrite(
 ) -> tuple[list[PartitionPlan], Listing]:
     """Return the partitions of a dump, and the listing of the dump.
 
-    `cluster` has the settings of topics. With tiered storage, all segments become local, so the
-    topic with the states of remote segments is skipped. Raises the errors of `list_logs`.
+    `cluster` has the settings of topics. With tiered storage, all segments become local, so
+    ``__remote_log_metadata`` is skipped. Raises the errors of `list_logs`.
     """
     listing = list_logs(inputs, tiered, topics=topics)
     plans = [
@@ -448,7 +448,7 @@ def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
 
 
 def tiered_log_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
-    """Return the start offsets of tiered partitions that start within their first segment."""
+    """Return the log start offsets of tiered partitions that start inside a segment."""
     return {
         plan.partition: plan.tiered.log_start_offset
         for plan in plans
@@ -458,7 +458,7 @@ def tiered_log_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, in
 
 #: Checkpoints that are copied, because offsets do not change.
 _CHECKPOINTS = (LOG_START_CHECKPOINT, REPLICATION_CHECKPOINT, CLEANER_CHECKPOINT)
-#: Identifies the rewrite that wrote the directory.
+#: State file of the rewrite that wrote the output.
 _STATE_FILE = ".rewrite.kafka-index"
 
 
@@ -512,9 +512,9 @@ class RewriteOutput:
     ) -> None:
         """Write the files at the root, and mark the output as finished.
 
-        `ends` has the log end offset of each partition in the output, which limits the offsets of
-        checkpoints. It is None for a partition that is copied unchanged. `log_starts` has the log
-        start offsets that are not in the data directories of the input.
+        `ends` has the log end offset of each partition in the output, and limits its offsets in
+        checkpoints. The end is None for a partition that is copied unchanged. `log_starts` has the
+        log start offsets that are not in the data directories of the input.
         """
         roots = [DataDirectory(partition) for partition in directories]
         for name in _CHECKPOINTS:
@@ -606,7 +606,7 @@ class RewriteJob:
 
     @classmethod
     def prepare(cls, request: RewriteRequest, threads: int | None = None) -> Self:
-        """List the input, and read its cluster; decoded conditions are prepared on threads."""
+        """List the input and read its metadata log; `threads` prepare a decoded condition."""
         if request.decode is not None and request.drop_where is not None:
             selection = _decoded_selection(request, request.drop_where, threads)
         elif request.drop_where is not None:
@@ -814,7 +814,7 @@ def _refuse_backups(inputs: Sequence[str]) -> None:
 def _report_row(
     matched: MatchedPartition, error: KafkaIndexError | None, *, is_dry: bool
 ) -> RewrittenPartition:
-    """Return the row of a partition; with an error, the partition was skipped."""
+    """Return the row of a partition, which was skipped if `error` is given."""
     partition_match, partition = matched.match, matched.plan.partition
     written_status = RewriteStatus.COPIED if partition_match is None else RewriteStatus.REWRITTEN
     status = RewriteStatus.MATCHED if is_dry else written_status

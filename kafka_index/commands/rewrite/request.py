@@ -30,7 +30,7 @@ from kafka_index.core.parameters import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRequest(DecodeFields, LogRequest):
-    """Parameters of a rewrite; without an output a dry run."""
+    """Parameters of a rewrite. If `output` is None, the rewrite is a dry run."""
 
     output: str | None = parameter(
         LocalFolderKind(),

@@ -39,7 +39,7 @@ class RewriteStatus(StrEnum):
     MATCHED = "matched"
     #: The output has the partition without the dropped records.
     REWRITTEN = "rewritten"
-    #: The output has a copy of the partition, which is of an internal topic.
+    #: The output has a copy of this partition of an internal topic.
     COPIED = "copied"
     #: The output lacks the partition: it is corrupt, or cannot be read or written.
     SKIPPED = "skipped"
