@@ -1,9 +1,9 @@
-"""The bounds of a read: offsets or times, resolved to offsets of each partition.
+"""The bounds of a read: offsets or times, which are resolved to offsets in each partition.
 
 Names and meaning follow the options of Spark's Kafka source: ``startingOffsets`` is inclusive,
-``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest. A time means the first
-record with this or a later timestamp. `kafka-index lookup` writes files of offsets with
-``--starting-offsets`` and ``--reset-offsets``.
+``endingOffsets`` exclusive, -2 is the earliest offset and -1 the latest. A time stands for the
+first record with this timestamp or a later one. The offsets can also come from a file that
+`kafka-index lookup` writes with ``--starting-offsets`` and ``--reset-offsets``.
 """
 
 from __future__ import annotations
@@ -34,11 +34,14 @@ from kafka_index.core.log.read.partition_files import PartitionFiles
 from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.query.settings import ReadSettings
 
-#: An offset (-1 and -2 are `LATEST` and `EARLIEST`), for all partitions or by topic and partition.
+#: One offset for all partitions, or offsets keyed by topic and partition. -1 is `LATEST` and -2 is
+#: `EARLIEST`.
 Offsets: TypeAlias = int | Mapping[str, Mapping[int, int]]
-#: A time in any form of `parse_time`, for all partitions or by topic and partition.
+#: One time for all partitions, or times keyed by topic and partition, in any form that `parse_time`
+#: accepts.
 Times: TypeAlias = Time | Mapping[str, Mapping[int, Time]]
-#: A timestamp in ms since the epoch, for all partitions or by topic and partition.
+#: One timestamp in ms since the epoch for all partitions, or timestamps keyed by topic and
+#: partition.
 Timestamps: TypeAlias = int | Mapping[str, Mapping[int, int]]
 
 LATEST, EARLIEST = int(SpecialTimestamp.LATEST), int(SpecialTimestamp.EARLIEST)
@@ -49,7 +52,7 @@ _HEADER = ["topic", "partition", "offset"]
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """One end of a read of a partition: an offset, or a time in ms."""
+    """The start or end bound of reading a partition: an offset, or a timestamp in ms."""
 
     value: int
     is_timestamp: bool = False
@@ -57,16 +60,16 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class ReadBounds:
-    """The start and the exclusive end of a read of a partition.
+    """The inclusive start and exclusive end of reading a partition.
 
     Attributes
     ----------
     needs_start : bool
-        Whether it is an error if no record is at or after the start time.
+        Raise an error if no record is at or after the start time.
     needs_offsets : bool
-        Whether it is an error if the log does not contain a requested offset.
+        Raise an error if the log does not contain a requested offset.
     needs_order : bool
-        Whether it is an error if the start is after the end.
+        Raise an error if the start is after the end.
     """
 
     start: Bound = Bound(EARLIEST)
@@ -80,8 +83,8 @@ class ReadBounds:
 class BoundOptions:
     """The requested bounds of all partitions.
 
-    Default offsets are earliest and latest, also for partitions missing from a mapping. Timestamps
-    take precedence over offsets.
+    Without a bound, a partition is read from its earliest to its latest offset. This includes
+    partitions that a mapping does not contain.
     """
 
     starting_offsets: Offsets | None = None
@@ -102,7 +105,7 @@ class BoundOptions:
 
     @property
     def times(self) -> tuple[int | None, int | None]:
-        """The earliest start time and the latest end time, None if not requested."""
+        """The minimum start time and the maximum end time, each None if not requested."""
         starts, ends = (
             [value for partition_times in times.values() for value in partition_times.values()]
             if isinstance(times, Mapping)
@@ -159,12 +162,12 @@ def parse_times(times: Times | None, now: int) -> Timestamps | None:
 
 
 def _parse_bound(value: Time, now: int) -> int:
-    # Negative timestamps have a special meaning in lookups, and no record is before 0.
+    # Lookups treat negative timestamps as special timestamps. No record has a timestamp below 0.
     return max(parse_time(value, now=now), 0)
 
 
 def check_order(start_times: Timestamps | None, end_times: Timestamps | None) -> None:
-    """Raise for an empty time range; the end is exclusive."""
+    """Raise `InputError` if the time range of a partition is empty; end times are exclusive."""
     partitions = {
         (topic, number)
         for times in (start_times, end_times)
@@ -172,7 +175,7 @@ def check_order(start_times: Timestamps | None, end_times: Timestamps | None) ->
         for topic, values in times.items()
         for number in values
     }
-    # Bounds for all partitions are checked once.
+    # Without times by partition, the bounds are the same for all partitions: check them once.
     for topic, number in sorted(partitions) or [("", 0)]:
         partition = TopicPartition(topic, number)
         start_ms = None if start_times is None else _partition_value(start_times, partition)
@@ -186,10 +189,10 @@ def check_order(start_times: Timestamps | None, end_times: Timestamps | None) ->
 
 
 def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | None]:
-    """Resolve bounds to offsets, the second exclusive, None for the end of the log.
+    """Resolve bounds to a start offset and an exclusive end offset.
 
-    A start before the log start is replaced with the log start. A time after the last record is
-    resolved to the log end.
+    An end offset of None means the end of the log. A start offset is at least the log start offset.
+    A time after the last record is resolved to the log end.
     """
     has_end = log.files.high_watermark is not None
     end_offset = log.end_offset if has_end else None
@@ -212,9 +215,9 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
 def refuse_start_after_end(
     log: PartitionLog, bounds: ReadBounds, start_offset: int | None, end_offset: int
 ) -> None:
-    """Raise for a start after the end if `needs_order`, like Spark's ``KafkaSourceRDD``.
+    """With `needs_order`, raise if the start is after the end, like Spark's ``KafkaSourceRDD``.
 
-    A start of None is the end of the log.
+    A start offset of None means the end of the log.
     """
     if (
         bounds.needs_order
@@ -229,7 +232,7 @@ def refuse_start_after_end(
 
 
 def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
-    """Raise if `needs_start` and no record is at or after the start time."""
+    """Raise if `needs_start` is set and the start is a time that no record reaches."""
     if bounds.needs_start and bounds.start.is_timestamp:
         raise InputError(
             f"no record is at or after the starting timestamp {bounds.start.value}",
@@ -239,10 +242,10 @@ def check_start(log: PartitionLog, bounds: ReadBounds) -> None:
 
 
 def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> None:
-    """Raise for offsets outside the log if `needs_offsets`.
+    """With `needs_offsets`, raise if a requested offset is outside the log.
 
-    `end_offset` is the log end for the reader: the log end offset or the last stable offset. An end
-    below the log start is valid, and no record is read.
+    `end_offset` is the end for the reader: the log end offset or the last stable offset. An end
+    offset below the log start is valid: then no record is read.
     """
     if not bounds.needs_offsets:
         return
@@ -263,7 +266,7 @@ def check_offsets(log: PartitionLog, bounds: ReadBounds, end_offset: int) -> Non
 
 
 def _resolve_bound(log: PartitionLog, bound: Bound) -> int | None:
-    """Return the offset of a bound, None for the end of the log."""
+    """Return the offset of a bound, None if the bound is the end of the log."""
     if bound.is_timestamp:
         return first_at_or_after(log, bound.value)
     if bound.value == EARLIEST:
@@ -274,7 +277,7 @@ def _resolve_bound(log: PartitionLog, bound: Bound) -> int | None:
 def first_at_or_after(log: PartitionLog, timestamp_ms: int) -> int | None:
     """Return the offset of the first record at or after a time, None if no such record exists.
 
-    Raises `CorruptLogError` if a corruption may hide an earlier record.
+    Raises `CorruptLogError` if a corrupt range may contain the first such record.
     """
     answers = log.answer_timestamps(np.array([timestamp_ms], np.int64), Resolve.RECORD)
     status = Status(int(answers.status[0]))
@@ -292,10 +295,10 @@ def first_at_or_after(log: PartitionLog, timestamp_ms: int) -> int | None:
 
 
 def time_span(partitions: Iterable[PartitionFiles], settings: ReadSettings) -> TimeSpan:
-    """Return the range of timestamps in partitions.
+    """Return the range of record timestamps in partitions.
 
-    Only the first batch of each partition is read, and the batch with the largest timestamp, which
-    time indexes locate. Corrupt partitions are counted.
+    Only two batches of each partition are read: the first batch, and the batch with the largest
+    timestamp, which time indexes locate. If a partition is corrupt, it is counted as `unknown`.
     """
     span = TimeSpan()
     for files in partitions:
@@ -339,8 +342,8 @@ def _read_time_range(
 def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
     """Read a file of offsets by topic and partition.
 
-    The file contains JSON like ``{"orders": {"0": 123}}``, or a line ``orders,0,123`` for each
-    partition.
+    The file contains either JSON such as ``{"orders": {"0": 123}}``, or one line such as
+    ``orders,0,123`` for each partition.
     """
     content = read_text(absolute_path(path), "the offsets")
     rows = (
@@ -370,7 +373,8 @@ def read_offsets_file(path: str) -> dict[str, dict[int, int]]:
 
 def _parse_json(text: str, path: str) -> list[tuple[str, str, str]]:
     try:
-        # Lists of pairs, because a dictionary would silently drop a repeated partition.
+        # Parse objects as lists of pairs, because a dictionary would silently drop a repeated
+        # partition.
         topics = json.loads(text, object_pairs_hook=list)
         return [
             (topic, str(partition), str(offset))

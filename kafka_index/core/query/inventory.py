@@ -45,13 +45,14 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 Codes = NDArray[np.int32]
 #: The partition does not exist, or the topic is null.
 NO_PARTITION = -1
-# A table indexed by partition number is fastest for normal numbering. Its size is limited, because
-# a directory named t-2147483647 would exhaust memory.
+# An array indexed by partition number is the fastest way to find a code. Its size is limited,
+# because a directory named t-2147483647 would otherwise exhaust memory.
 _CELLS_PER_PARTITION = 16
 _MIN_CELLS = 1 << 16
 _PARTITION_BITS = 32
 
-#: One row per partition: directory, checkpoints, and the range of its segments.
+#: One row per partition: directory, values from checkpoints, and the rows of its segments in the
+#: segment table.
 PARTITION_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -74,7 +75,7 @@ PARTITION_SCHEMA = pa.schema(
 _UNCHANGED_FIELDS = tuple(
     field.name for field in fields(PartitionFiles) if field.name not in ("segments", "epochs")
 )
-#: One row per segment; remote segments have their own directory.
+#: One row per segment. Only a remote segment has a `directory` of its own.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("base_offset", pa.int64(), nullable=False),
@@ -86,7 +87,7 @@ SEGMENT_SCHEMA = pa.schema(
     ]
 )
 
-#: One row per segment: number of the partition, and number of the segment within it.
+#: One row per segment: the code of its partition, and its number within the partition.
 UNINDEXED_SCHEMA = pa.schema(
     [
         pa.field("code", pa.int32(), nullable=False),
@@ -97,7 +98,7 @@ UNINDEXED_SCHEMA = pa.schema(
 
 
 class PartitionCodes:
-    """Maps topic and partition number to a code, 0..2^31 - 1."""
+    """Maps a topic name and partition number to a partition code from 0 to 2^31 - 1."""
 
     def __init__(self, topics: Sequence[str], partitions: Longs, codes: Codes) -> None:
         self._topics = {topic: number for number, topic in enumerate(dict.fromkeys(topics))}
@@ -106,7 +107,7 @@ class PartitionCodes:
         np.maximum.at(counts, numbers, partitions + 1)
         self._dense: Codes | None = None
         if counts.sum() <= _CELLS_PER_PARTITION * len(codes) + _MIN_CELLS:
-            # The last row, without cells, is for unknown topics.
+            # An unknown topic gets the last number, for which there are no partitions.
             self._counts = np.append(counts, 0)
             self._starts = np.append(0, np.cumsum(counts))
             self._dense = np.full(max(int(counts.sum()), 1), NO_PARTITION, np.int32)
@@ -128,7 +129,7 @@ class PartitionCodes:
         return np.where(is_known, self._dense[cells], np.int32(NO_PARTITION))
 
     def _find_sparse(self, topic_numbers: Longs, partitions: Longs) -> Codes:
-        # The number of an unknown topic is after all known numbers, so no key matches.
+        # An unknown topic gets a number above those of all known topics, so no key matches.
         is_known = (partitions >= 0) & (partitions < 1 << _PARTITION_BITS)
         keys = (topic_numbers << _PARTITION_BITS) | np.where(is_known, partitions, 0)
         positions = np.minimum(np.searchsorted(self._keys, keys), len(self._keys) - 1)
@@ -147,14 +148,14 @@ class PartitionCodes:
             ],
             np.int64,
         )
-        # A null is an unknown topic.
+        # A null topic is treated as an unknown topic.
         indices = encoded.indices.fill_null(len(encoded.dictionary))
         row_numbers: Longs = numbers[indices.to_numpy(zero_copy_only=False)]
         return row_numbers
 
 
 def _decode_names(names: pa.Array) -> list[str]:
-    """Return the names as str; null and invalid UTF-8 become names that no topic has."""
+    """Return topic names as str; null or invalid UTF-8 becomes a name that no topic has."""
     cells = names.cast(pa.large_binary()).to_pylist()
     return ["" if cell is None else cell.decode(errors="replace") for cell in cells]
 
@@ -162,7 +163,7 @@ def _decode_names(names: pa.Array) -> list[str]:
 class Inventory:
     """The partitions and segments of a dump as sorted tables; immutable and picklable.
 
-    `skipped` are deleted and unusable files, with reasons.
+    `skipped` lists deleted and unusable files, with reasons.
     """
 
     def __init__(
@@ -200,19 +201,19 @@ class Inventory:
         return sum(end is not None and start is None for end, start in tiered)
 
     def codes(self, topics: pa.Array | pa.ChunkedArray, partitions: Longs) -> Codes:
-        """Map rows to partition numbers, which are rows of `partitions`, as int32.
+        """Return the partition code of each topic and partition number, as int32.
 
-        The number is `NO_PARTITION` if the partition has no segments or the topic is null. Topics
-        may be dictionary-encoded.
+        A partition code is a row number of the table `partitions`. It is `NO_PARTITION` if the
+        partition has no segments or the topic is null. Topics may be dictionary-encoded.
         """
         return self._codes.find(topics, partitions)
 
     def partition_name(self, code: int) -> tuple[str, int]:
-        """Return topic and partition for a partition number."""
+        """Return the topic name and partition number for a partition code."""
         return self.partitions["topic"][code].as_py(), self.partitions["partition"][code].as_py()
 
     def base_offsets(self, code: int) -> Longs:
-        """Return the ascending base offsets for a partition number."""
+        """Return the ascending base offsets of the segments for a partition code."""
         first_segment = self.partitions["first_segment"][code].as_py()
         count = self.partitions["segment_count"][code].as_py()
         base_offsets: Longs = self.segments["base_offset"].slice(first_segment, count).to_numpy()
@@ -269,7 +270,7 @@ class Inventory:
 
     @cached_property
     def fetched_indexes(self) -> FetchedIndexes:
-        """The indexes of remote segments cached in this process."""
+        """The indexes of remote segments that this process has cached."""
         return FetchedIndexes()
 
     @cached_property
@@ -296,12 +297,13 @@ def collect_inventory(
     upper_bound: UpperBound = UpperBound.LOG_END,
     topics: re.Pattern[str] | None = None,
 ) -> Inventory:
-    """List a dump and read its checkpoints.
+    """List the segments of a dump and read its checkpoint files.
 
     With tiered storage, log directories are optional. `indexes` has a folder of index files for
-    each partition, as written by ``build --output``; by default they are next to the logs. The
-    upper bound determines whether high watermarks are read. `topics` must match the full name.
-    Raises `InputError` as `list_logs` and `CheckpointReader`, or if `indexes` does not exist.
+    each partition, as written by ``build --output``; by default, index files are next to the logs.
+    `upper_bound` determines whether high watermarks are read. `topics` must match the full topic
+    name. Raises `InputError` if `indexes` does not exist, and the errors of `list_logs` and
+    `CheckpointReader`.
     """
     index_root = None if indexes is None else index_root_of(indexes)
     listing = list_logs(logs, tiered, topics=topics)
@@ -379,9 +381,10 @@ def _segment_table(segments: Sequence[SegmentFile]) -> pa.Table:
 
 
 def find_unindexed(inventory: Inventory, by: By) -> pa.Table:
-    """Return the remote segments without the index files of a lookup, as `UNINDEXED_SCHEMA`.
+    """Return the remote segments that lack index files for the lookup, as `UNINDEXED_SCHEMA`.
 
-    Folders are listed concurrently. Only lookups by timestamp require time indexes.
+    Every lookup requires offset indexes, and a lookup by timestamp also requires time indexes.
+    Folders are listed concurrently.
     """
     tables = [UNINDEXED_SCHEMA.empty_table()]
     if inventory.needs_requests:
@@ -419,7 +422,7 @@ def _find_in_partition(code: int, files: PartitionFiles, suffixes: list[str]) ->
 
 
 def inventory_notes(inventory: Inventory, unindexed: pa.Table) -> Iterator[str]:
-    """Yield notes about expensive segments and uncertain log starts, which precede a lookup.
+    """Yield notes to print before a lookup, about unindexed segments and uncertain log starts.
 
     `unindexed` is the result of `find_unindexed`.
     """

@@ -44,9 +44,9 @@ _MAX_CONTROL_RECORDS = 1000
 def read_lag(
     paths: Sequence[str], table_name: str, *, max_decompressed_bytes: int
 ) -> tuple[pa.Table, Faults]:
-    """Return one of `LAG_TABLES`, and the reasons for missing records or lags.
+    """Return one of the `LAG_TABLES`, and the reasons why records or lags are missing.
 
-    `paths` are inputs as for `read_metadata`, and contain the logs of the consumed partitions.
+    `paths` are inputs of `read_metadata` that also contain the logs of the consumed partitions.
     Raises the errors of `read_metadata`.
     """
     metadata = read_metadata(
@@ -57,7 +57,7 @@ def read_lag(
     )
     commits = [*metadata.earlier_offsets, *(metadata.offsets or ())]
     commits.sort(key=attrgetter("group", "topic", "partition", "record_offset"))
-    # Include the offsets topic, so that the listing is never empty.
+    # Include ``__consumer_offsets``, so that the listing is never empty.
     topics = {CONSUMER_OFFSETS_TOPIC, *(commit.topic for commit in commits)}
     inventory = collect_inventory(paths, topics=compile_topics(topics))
     config = LogConfig.of_properties({}, max_decompressed_bytes=max_decompressed_bytes)
@@ -77,7 +77,7 @@ def _compute_rows(
     partitions = np.array([commit.partition for commit in commits], np.int64)
     codes: Longs = inventory.codes(topics, partitions).astype(np.int64)
     committed = np.array([commit.offset for commit in commits], np.int64)
-    # The offset of the first record after the commit was the log end at the time of the commit.
+    # The log end offset at the time of the commit is the offset of the first record after it.
     after_commit_ms = np.array([commit.commit_timestamp_ms + 1 for commit in commits], np.int64)
     max_timestamps = np.full(len(commits), int(SpecialTimestamp.MAX_TIMESTAMP), np.int64)
 
@@ -145,7 +145,7 @@ def _base_row(
         "partition": commit.partition,
         "committed_offset": commit.offset,
         "log_end_offset": log_end_offset,
-        # If the log has lost consumed records, the lag is negative, as in Kafka's tools.
+        # If the log ends before the committed offset, the lag is negative, as in Kafka's tools.
         "lag_records": None if log_end_offset is None else log_end_offset - commit.offset,
         "commit_timestamp_ms": commit.commit_timestamp_ms,
         "record_timestamp_ms": _found_timestamp(records, row),
@@ -157,7 +157,8 @@ def _end_at_commit(
 ) -> int | None:
     match Status(int(times.status[row])):
         case Status.FOUND:
-            # Clocks may differ, but the consumed records existed at the time of the commit.
+            # Producer and broker clocks may differ, but all consumed records existed at the time of
+            # the commit.
             return max(int(times.values[FOUND_OFFSET, row]), commit.offset)
         case Status.NO_RECORD_AT_OR_AFTER:
             return log_end_offset
@@ -175,7 +176,7 @@ def _unknown_reason(
     log_end_offset: int | None,
     reasons: Mapping[tuple[str, int], str],
 ) -> str | None:
-    """Return why the lag in records or in time is unknown, otherwise None."""
+    """Return why the lag (in records or time) is unknown, None if it is known."""
     match status:
         case Status.UNKNOWN_PARTITION:
             return _NOT_IN_INPUT

@@ -1,11 +1,10 @@
-"""Bulk lookups: queries as columns, grouped by partition, with results in the original order.
+"""Bulk lookups: run queries grouped by partition, and return answers in the original order.
 
 Keys are offsets, or timestamps in milliseconds. They come from typed columns (Parquet, data frames)
-or from text (CSV, JSON). Cells without a valid key are marked and are not errors. Whole columns are
-converted at once; only cells of unusual form are parsed individually. Each topic is looked up once.
-
-A run has one `Lookups` per thread, or per Spark Python worker. For remote logs, threads mostly
-wait, so several threads share the partitions of a split.
+or from text (CSV, JSON). A cell without a valid key is not an error: the query gets the status
+`INVALID_QUERY`. Columns are converted by Arrow; only cells of unusual form are parsed individually.
+A run has one `Lookups` per thread, or per Spark Python worker. Reading remote logs is mostly
+waiting, so several threads share the partitions of a split.
 """
 
 from __future__ import annotations
@@ -52,28 +51,28 @@ from kafka_index.core.log.read.segment_log import SegmentCache
 from kafka_index.core.query.inventory import NO_PARTITION, Codes, Inventory
 
 Flags = NDArray[np.bool_]
-#: Columns of every query besides its key.
+#: The columns of every table of queries, in addition to the key column.
 TOPIC, PARTITION = "topic", "partition"
 
 _MS_PER_DAY = 86_400_000
 _MS_PER_SECOND = 1_000
-# Units of a timestamp type per millisecond.
+# Number of units per millisecond, for each unit of Arrow's timestamp type.
 _UNITS_PER_MS = {"ms": 1, "us": 1_000, "ns": 1_000_000}
 _BLANKS = " \t"
 # Integers with this many digits always fit into int64.
 _SHORT_INTEGER = r"^[+-]?[0-9]{1,18}$"
-# Times that Arrow parses, in microseconds.
+# Times with a zone that Arrow can parse to microseconds.
 _ZONED_TIME = r"^[0-9]{4}-[0-9]{2}-[0-9]{2}[T ][0-9]{2}:[0-9]{2}(:[0-9]{2}(\.[0-9]{1,6})?)?(Z|[+-][0-9]{2}:?[0-9]{2})$"  # noqa: E501
 _RADIX_BITS = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """The offsets or timestamps of n queries, in milliseconds since the epoch.
+    """The keys of queries: offsets, or timestamps in milliseconds since the epoch.
 
-    Values are undefined if `is_valid` is False. If `is_valid` is None, all values are valid. With
-    `specials`, -1, -2 and -3 are special timestamps (`SpecialTimestamp`). In a column of a
-    timestamp type, negative values are times before 1970.
+    A value is undefined if its `is_valid` is False. If `is_valid` is None, all values are valid.
+    With `specials`, negative timestamps are special timestamps (`SpecialTimestamp`). Without
+    `specials`, for columns of a timestamp type, negative timestamps are times before 1970.
     """
 
     values: Longs
@@ -85,12 +84,12 @@ class Keys:
 
     @classmethod
     def from_column(cls, column: pa.Array | pa.ChunkedArray, by: By) -> Keys:
-        """Convert a column accepted by `check_columns`, or strings.
+        """Convert a key column: strings, or a column that `check_columns` accepts.
 
-        Columns are integers (timestamps in milliseconds) or, for timestamps, times and dates,
-        rounded up to a millisecond. Times without a zone are UTC. Strings contain integers, or ISO
-        8601 dates and times. Only integers can be special timestamps; a date or time before 1970 as
-        text is invalid.
+        Keys are integers (timestamps in milliseconds). Timestamps can also be of an Arrow timestamp
+        or date type, and are rounded up to a millisecond. Times without a zone are UTC. Strings
+        contain integers, or for timestamps also ISO 8601 dates and times. Only integers can be
+        special timestamps. A string with a date or time before 1970 is invalid.
         """
         column = plain_array(column)
         is_text = pa.types.is_string(column.type)
@@ -122,9 +121,9 @@ class Keys:
 
 @dataclass(frozen=True, slots=True)
 class QueryBatch:
-    """Queries as columns; topics may be dictionary-encoded, partitions are integers.
+    """Queries as columns: topics, which may be dictionary-encoded, integer partitions, and keys.
 
-    A partition is null if the query's cell is not an integer.
+    A partition is null if its cell in the table is not an integer.
     """
 
     topics: pa.Array | pa.ChunkedArray
@@ -160,7 +159,7 @@ def plain_array(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def integers(column: pa.Array | pa.ChunkedArray) -> tuple[Longs, Flags | None]:
-    """Convert integers or strings to int64, and return which cells are valid (None: all)."""
+    """Convert integers or strings to int64; also return which cells are valid (None: all)."""
     column = plain_array(column)
     if pa.types.is_string(column.type):
         return _parse_integers(column)
@@ -212,15 +211,15 @@ def _milliseconds(column: pa.Array) -> Longs:
     if pa.types.is_date64(column_type):
         return values
     if column_type.unit == "s":
-        # A time outside the range of milliseconds is before or after all records.
+        # A time that overflows int64 milliseconds is before or after all records.
         limit = INT64_MAX // _MS_PER_SECOND
         return np.clip(values, -limit, limit) * _MS_PER_SECOND
     return ceil_divide(values, _UNITS_PER_MS[column_type.unit])
 
 
 def _parse_zoned_times(column: pa.Array) -> Longs | None:
-    """Convert a column that contains only times with a zone, the usual case; otherwise None."""
-    # Check the first cell, because the failing cast of a column of integers is slow.
+    """Convert a column in which every cell is a time with a zone; return None for other columns."""
+    # Check the first cell first, because a failing cast of a column of integers is slow.
     if column.null_count or not len(column) or parse_iso_time(column[0].as_py()) is None:
         return None
     parsed = _try_cast(column, pa.timestamp("us", "UTC"))
@@ -228,7 +227,7 @@ def _parse_zoned_times(column: pa.Array) -> Longs | None:
 
 
 def _parse_mixed_times(column: pa.Array) -> tuple[Longs, Flags]:
-    """Parse cells as times, and return which times are valid and not before 1970."""
+    """Parse cells as times; also return which cells are valid times since 1970."""
     trimmed_text = pc.utf8_trim(column, _BLANKS)
     zoned = pc.match_substring_regex(trimmed_text, _ZONED_TIME)
     parsed = _try_cast(pc.if_else(zoned, trimmed_text, None), pa.timestamp("us", "UTC"))
@@ -264,7 +263,7 @@ def _longs(column: pa.Array) -> Longs:
 
 
 def grouping_order(codes: Codes) -> Longs | None:
-    """Return a stable order that groups equal codes, None if equal codes are adjacent."""
+    """Return a stable sort order of codes, None if codes already ascend."""
     if len(codes) < 2 or not (codes[1:] < codes[:-1]).any():
         return None
     # numpy sorts 16-bit numbers by radix, many times faster than by comparison.
@@ -286,10 +285,10 @@ def iterate_groups(codes: Codes) -> Iterator[tuple[int, slice]]:
 
 
 def restore_order(answers: Answers, order: Longs) -> Answers:
-    """Return answers to queries that were reordered, in the original order."""
+    """Return answers in the original order of the queries, which `order` has reordered."""
     status = np.empty_like(answers.status)
     status[order] = answers.status
-    # Column by column, so that random writes stay within one column's memory.
+    # Reorder column by column, so that random writes stay within the memory of one column.
     values = np.empty_like(answers.values)
     for column, ordered in zip(values, answers.values, strict=True):
         column[order] = ordered
@@ -297,14 +296,15 @@ def restore_order(answers: Answers, order: Longs) -> Answers:
 
 
 DEFAULT_MAX_OPEN_SEGMENTS = 256
-# Limit for cached partitions: ten thousand with a few segments, or a few with ten thousand.
+# Maximum number of segments in cached partitions: many partitions with few segments, or few
+# partitions with many segments.
 _MAX_CACHED_SEGMENTS = 100_000
 # With more partitions, a partition is prefetched only directly before its lookup.
 _MAX_PREFETCHED_PARTITIONS = 10_000
-# With fewer partitions, a thread works alone.
+# With fewer helper threads, a thread runs its queries itself.
 _MIN_HELPERS = 2
-# The lookups of this process for the latest run. Spark reuses a Python worker for many tasks, so
-# that the tasks share open files.
+# The `Lookups` of this process for the latest run, keyed by run ID. Spark runs many tasks in one
+# Python worker, so these tasks share open files.
 _lookups_by_run: dict[str, Lookups] = {}
 
 
@@ -312,7 +312,8 @@ _lookups_by_run: dict[str, Lookups] = {}
 class LookupSettings:
     """The settings of lookups.
 
-    `config` is used to build missing indexes. Each `Lookups` has at most `max_open_segments` open.
+    Missing indexes are built with `config`. Each `Lookups` has at most `max_open_segments` segments
+    open.
     """
 
     by: By
@@ -322,9 +323,10 @@ class LookupSettings:
 
 
 class Lookups(Closeable):
-    """Runs queries over an inventory; one per thread or worker.
+    """Runs queries over an inventory; a context manager.
 
-    A context manager. The number of open partitions and segments is limited.
+    Each thread or worker has its own instance. The number of open partitions and segments is
+    limited.
     """
 
     def __init__(self, inventory: Inventory, settings: LookupSettings) -> None:
@@ -340,7 +342,7 @@ class Lookups(Closeable):
         return self.answer(QueryBatch.from_table(rows, self.settings.by))
 
     def answer(self, queries: QueryBatch) -> Answers:
-        """Run queries, and return their answers in order; an error is the status of an answer."""
+        """Run queries, and return an answer for each, in order; an error becomes a status."""
         keys = queries.keys
         numbers, is_present = integers(queries.partitions)
         codes = self.inventory.codes(queries.topics, numbers)
@@ -368,7 +370,7 @@ class Lookups(Closeable):
         return int(self.inventory.partitions["log_start_offset"][code].as_py())
 
     def end_offset(self, code: int) -> int | None:
-        """Return the end of a partition: its log end offset, or another `UpperBound`.
+        """Return the end offset of a partition: its log end offset, or another `UpperBound`.
 
         If the log cannot be read, return None and add a finding.
         """
@@ -379,7 +381,7 @@ class Lookups(Closeable):
             return None
 
     def drain_findings(self) -> list[LookupFinding]:
-        """Return the findings since the last call, without repetitions."""
+        """Return the findings since the last call, without duplicates."""
         for log in self._logs.values():
             self._collect_findings(log)
         return self._findings.drain()
@@ -392,7 +394,7 @@ class Lookups(Closeable):
     def _find_valid(
         self, topics: pa.Array | pa.ChunkedArray, has_partition: Flags | None, keys: Keys
     ) -> Flags | None:
-        """Return which queries are valid (None: all); a partition need not exist."""
+        """Return which queries are valid (None: all), even if their partition does not exist."""
         lowest = 0
         if self.settings.by is By.TIMESTAMP and keys.specials:
             lowest = min(SpecialTimestamp)
@@ -408,7 +410,7 @@ class Lookups(Closeable):
     def _read_ahead(
         self, grouped: Sequence[tuple[int, slice]], values: Longs
     ) -> Callable[[object], None] | None:
-        """Return the prefetcher for the segments of the queries, None if all are local."""
+        """Return a function that prefetches segments of queries, None if nothing is prefetched."""
         if not self.inventory.needs_requests or len(grouped) > _MAX_PREFETCHED_PARTITIONS:
             return None
         searches: list[PlannedSearch] = []
@@ -488,7 +490,7 @@ class Lookups(Closeable):
 
 def _find_nulls(topics: pa.Array | pa.ChunkedArray) -> Flags:
     chunks = topics.chunks if isinstance(topics, pa.ChunkedArray) else [topics]
-    # Arrow does not count nulls inside a dictionary.
+    # The null count of an Arrow array does not include nulls in its dictionary.
     nulls = [
         pc.is_null(pc.take(chunk.dictionary, chunk.indices))
         if pa.types.is_dictionary(chunk.type) and chunk.dictionary.null_count
@@ -503,8 +505,8 @@ def _find_nulls(topics: pa.Array | pa.ChunkedArray) -> Flags:
 class SharedLookups:
     """Opens one `Lookups` per thread; a context manager that closes all `Lookups`.
 
-    The threads share built indexes through the folder. Each calling thread uses `helpers` threads.
-    Pickled as `PackedLookups`.
+    The threads share the indexes that they build through `folder`. Each calling thread distributes
+    its queries over `helpers` threads. An instance is pickled as `PackedLookups`.
     """
 
     def __init__(
@@ -533,9 +535,9 @@ class SharedLookups:
             lookups.close()
 
     def __reduce__(self) -> tuple[type[PackedLookups], tuple[object, ...]]:
-        """Pickle the same `PackedLookups` every time."""
+        """Pickle as `PackedLookups`, with the same run ID on each call."""
         if self._packed is None:
-            # Serialized once, because the inventory may be large.
+            # Serialize the inventory only once, because it may be large.
             inventory = pickle.dumps(self.inventory)
             self._packed = new_run_id(), self.settings, inventory, self._folder
         return PackedLookups, self._packed
@@ -554,10 +556,10 @@ class SharedLookups:
 
 @dataclass(frozen=True, slots=True)
 class PackedLookups:
-    """Creates the `Lookups` of a run, once in every Spark Python worker.
+    """Creates the `Lookups` of a run, one in each Spark Python worker.
 
-    The inventory is serialized, because it can be large and most tasks do not need to deserialize
-    it. Run IDs are unique.
+    The inventory stays serialized, because it may be large and only the first task in a worker
+    deserializes it. Run IDs are unique.
     """
 
     run_id: str
@@ -566,7 +568,7 @@ class PackedLookups:
     folder: IndexFolder | None = None
 
     def open(self) -> Lookups:
-        """Return the lookups of this process, which stay open after the task."""
+        """Return the `Lookups` of this process, which stay open after the task."""
         if self.run_id not in _lookups_by_run:
             while _lookups_by_run:
                 _lookups_by_run.popitem()[1].close()
@@ -577,7 +579,7 @@ class PackedLookups:
 
 
 class DividedLookups(Lookups):
-    """`Lookups` that distributes its queries over threads."""
+    """`Lookups` that distributes its queries over threads by partition."""
 
     def __init__(self, inventory: Inventory, settings: LookupSettings, threads: int) -> None:
         super().__init__(inventory, settings)

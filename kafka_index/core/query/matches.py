@@ -1,7 +1,7 @@
-"""Search for matching records, split by split, in order and with limit_matches memory.
+"""Search splits for matching records, in order and with limited memory.
 
-Each search of a split returns at most a few MiB of matches. The search resumes after the last match
-when these matches have been consumed.
+The search of a split returns at most a few MiB of records at once. When the caller has consumed
+these records, the search resumes after the last of them.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from kafka_index.core.query.settings import ReadSettings
 
 #: Approximate size of log data in a split.
 SEARCHED_SPLIT_BYTES = 32 * 1024 * 1024
-#: Approximate maximum size of matches returned from a split at once.
+#: Approximate maximum size of the records that one search of a split returns.
 MATCHED_BYTES = 4 * 1024 * 1024
-#: Approximate maximum size of matches returned from all concurrent splits.
+#: Approximate maximum size of the records that all concurrent searches of splits return.
 _MAX_CONCURRENT_BYTES = 256 * 1024 * 1024
 _MIN_MATCHED_BYTES = 64 * 1024
 _MAX_ERRORS = 20
@@ -40,21 +40,21 @@ _MAX_ERRORS = 20
 
 @dataclass(frozen=True, slots=True)
 class SplitMatches:
-    """Matches of a split in log order; picklable.
+    """The matching records of a split, in log order; picklable.
 
     Attributes
     ----------
     errors : tuple of KafkaIndexError
-        Skipped corruptions, and the error that ended the read.
+        The first skipped corruptions, and the error that ended the read, if any.
     unlisted_errors : int
-        The number of further skipped corruptions.
+        The number of skipped corruptions that are not in `errors`.
     remainder : RecordSplit, optional
         The part of the split that was not read yet.
-    read_logs : tuple of SeenLog
-        The offsets that were read.
+    read_logs : tuple of ScannedLog
+        The log ranges that were read, with the offsets that they contain.
     unmatched_errors : mapping of str to int
-        Numbers of keys and values that a condition could not decode, by error code. Values in
-        `batches` are not included.
+        Numbers of keys and values that did not decode when the condition was evaluated, by error
+        code. Records in `batches` are not included.
     """
 
     batches: tuple[pa.RecordBatch, ...]
@@ -74,7 +74,7 @@ def run_search(
     limit: int | None,
     listener: Listener = SILENT,
 ) -> Generator[SplitMatches, None, None]:
-    """Start workers for a command, and yield the matches of splits in order.
+    """Start workers for a command, and yield the matching records of splits in order.
 
     Closing the generator cancels the search.
     """
@@ -100,11 +100,12 @@ def run_search(
 def find_matches(
     workers: Workers, splits: Sequence[RecordSplit], settings: ReadSettings, *, limit: int | None
 ) -> Generator[SplitMatches, None, None]:
-    """Yield the matches of splits in order; closing the generator cancels the search.
+    """Yield the matching records of splits in order; closing the generator cancels the search.
 
     The settings require the column ``offset`` and `OnDamage.DROP`.
     """
-    # The size is limited, because the matches of all tasks are in the driver's memory.
+    # Limit the size of each result, because the driver's memory holds the results of all concurrent
+    # tasks.
     concurrent_splits = max(min(MAX_TASKS_PER_WORKER * workers.count, len(splits)), 1)
     max_bytes = min(
         MATCHED_BYTES, max(_MIN_MATCHED_BYTES, _MAX_CONCURRENT_BYTES // concurrent_splits)
@@ -141,17 +142,18 @@ def match_split(
     limit: int | None = None,
     max_bytes: int = MATCHED_BYTES,
 ) -> SplitMatches:
-    """Return the first matches of a split.
+    """Return the first matching records of a split.
 
     The settings require a filter, the column ``offset`` and `OnDamage.DROP`. At most `limit`
-    records, of about `max_bytes`, are returned; at least one record if a record matches.
+    records and about `max_bytes` are returned, but at least one record if any matches.
     """
     batches: list[pa.RecordBatch] = []
     errors: list[KafkaIndexError] = []
     rows = size_bytes = unlisted_errors = 0
     end_offset = None
 
-    # A split resumes at the window of its last match. Corruption in the window has been reported.
+    # A resumed split starts at the window of its last match. Corruptions in that window may already
+    # have been reported.
     reported_damage = _ReportedDamage(split)
 
     def report(error: CorruptLogError) -> None:
@@ -213,7 +215,7 @@ class _ReportedDamage:
         self.last = split.reported_damage
 
     def add(self, error: CorruptLogError) -> bool:
-        """Add a corruption; return whether it is after all reported corruptions."""
+        """Add a corruption; return whether it is new, that is, after all reported corruptions."""
         if error.path is None or error.position_bytes is None:
             return True
         position = (error.path, error.position_bytes)
@@ -227,8 +229,8 @@ class _ReportedDamage:
 
 
 def _take_fitting(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
-    """Return the first records that fit, at least one."""
-    # take() copies the rows, while a slice is pickled with its complete buffers.
+    """Return the first records that fit into `max_bytes`, but at least one record."""
+    # Copy the rows with take(), because a slice is pickled with its complete buffers.
     while batch.nbytes > max_bytes and len(batch) > 1:
         fitting_rows = len(batch) * max(max_bytes, 0) // batch.nbytes
         batch = batch.take(np.arange(max(min(fitting_rows, len(batch) - 1), 1)))
@@ -238,14 +240,14 @@ def _take_fitting(batch: pa.RecordBatch, max_bytes: int) -> pa.RecordBatch:
 def limit_matches(
     search: Generator[SplitMatches, None, None], limit: int | None, *, skip: int = 0
 ) -> Generator[SplitMatches, None, None]:
-    """Yield a limit_matches number of matches after skipping some; then cancel the search."""
+    """Yield up to `limit` records after the first `skip` records; then cancel the search."""
     with closing(search):
         for matches in search:
             batches = []
             for batch in matches.batches:
                 start_row = min(skip, len(batch))
                 end_row = len(batch) if limit is None else min(len(batch), start_row + limit)
-                # take() copies the rows, because printing a column requires its complete buffer.
+                # Copy the rows with take(), because printing a column requires its complete buffer.
                 rows = (
                     batch
                     if end_row - start_row == len(batch)

@@ -1,8 +1,8 @@
-"""Missing offsets in the logs that a command has read, by the same rule as in verify.
+"""Missing offsets in the logs that a command has read, found by the same rule as in ``verify``.
 
-A read tracks which offsets its batches contain. If offsets are missing, or the start or end of a
-log contradicts its checkpoints, `kafka_index.core.log.missing_offsets` decides whether they are
-lost offsets.
+Reading a log tracks the offsets in its batches. If offsets are missing, or the start or end of a
+log contradicts checkpoints, `kafka_index.core.log.missing_offsets` decides whether records are
+lost.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ from kafka_index.core.records.decompression import shared_budget
 
 @dataclass(frozen=True, slots=True)
 class ReadPartition:
-    """A partition, and the offsets that a command should read, the end exclusive.
+    """A partition, and the range of offsets that a command should read.
 
-    An offset of None is the start or the end of the log. `has_later_batches` is True if the log has
-    batches after the end.
+    `first_offset` is None for the start of the log. `end_offset` is exclusive, and None for the end
+    of the log. `has_later_batches` is True if the log has batches after the range.
     """
 
     files: PartitionFiles
@@ -56,7 +56,7 @@ class ReadPartition:
 class GapFinder:
     """Finds the missing offsets of partitions after they were read.
 
-    Without `metadata`, the metadata log of the data directories is read if offsets are missing.
+    If `metadata` is None and offsets are missing, the metadata log in the data directories is read.
     """
 
     data_directories: Sequence[str]
@@ -73,8 +73,8 @@ class GapFinder:
     def find(self, read_range: ReadPartition, read_logs: Sequence[ScannedLog]) -> MissingReport:
         """Return the missing offsets in the requested range.
 
-        `read_logs` are the ranges of logs that were read, in order. Raises `KafkaIndexError` if a
-        file that the decision requires cannot be read.
+        `read_logs` are the log ranges that were read, in order. Raises `KafkaIndexError` if a file
+        cannot be read that shows whether records are lost.
         """
         logs = _add_empty_logs(read_range, read_logs)
         if not logs:
@@ -111,7 +111,7 @@ class GapFinder:
             # Offsets before the first local segment may be in tiered storage.
             known_offsets = replace(known_offsets, is_start_exact=False)
         if read_range.end_offset is not None and known_offsets.end_offset is not None:
-            # Offsets after the requested range may exist in logs that were not read.
+            # Logs that were not read may contain the offsets after the requested range.
             known_offsets = replace(
                 known_offsets, end_offset=min(known_offsets.end_offset, read_range.end_offset)
             )
@@ -149,7 +149,8 @@ class MissingInRead:
     def find(self, *, is_complete: bool = True) -> MissingReport:
         """Return the missing offsets of all partitions.
 
-        If the read is not complete, only offsets up to the last record are considered.
+        If the read is not complete, only offsets up to the last record that was read are
+        considered.
         """
         finder = self._finder
         if finder is None:
@@ -171,7 +172,7 @@ class MissingInRead:
 
 
 def _add_empty_logs(read_range: ReadPartition, read_logs: Iterable[ScannedLog]) -> list[ScannedLog]:
-    """Return the ranges that were read, and empty logs between them and at the requested bounds."""
+    """Return the log ranges that were read, and an empty range for each empty log or bound."""
     start_offset, end_offset = read_range.first_offset or 0, read_range.end_offset
     empty_logs = [
         _empty_log(segment, segment.base_offset)
@@ -198,7 +199,7 @@ def _empty_log(segment: SegmentFile, offset: int) -> ScannedLog:
 
 
 def _later_segments(read_range: ReadPartition, logs: Sequence[ScannedLog]) -> list[SegmentFile]:
-    """Return the segments with batches after the ranges that were read."""
+    """Return the segments with batches after the log ranges that were read."""
     last_base_offset = max(log.segment.base_offset for log in logs)
     read_bytes = max(
         log.offsets.end_bytes for log in logs if log.segment.base_offset == last_base_offset

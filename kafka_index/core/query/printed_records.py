@@ -1,4 +1,4 @@
-"""Records for printing: columns, rows, and decoded records of internal topics."""
+"""Records for printing, as columns or rows, with decoded records of internal topics."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from kafka_index.core.schema.columns import KEY, VALUE, side_names
 
 if TYPE_CHECKING:
     from kafka_index.core.cluster.metadata.decoding import CoordinatorCodec, ValueCodec
-#: The numeric columns of a row, in order.
+#: The numeric columns of a printed record, in order.
 NUMBER_COLUMNS = (
     "position_bytes",
     "offset",
@@ -50,7 +50,7 @@ PrintedHeader = tuple[memoryview, OptionalBytes]
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """A decoded record: key and value as JSON (None if null), or the error.
+    """A decoded record: its key and value as JSON (None if null), or the decoding error.
 
     With `hides_value`, the bytes of the value must not be printed.
     """
@@ -61,18 +61,18 @@ class Decoded:
     hides_value: bool = False
 
 
-#: Decodes key and value of a record that is not a control record.
+#: Decodes the key and value of a record that is not a control record.
 Decode = Callable[[bytes | None, bytes | None], Decoded]
 
 
 def log_decoder(path: str) -> Decode | None:
-    """Return the decoder for a log, None if the topic is not internal."""
+    """Return the record decoder for the path of a log, None if its topic is not internal."""
     partition = parse_partition_directory(os.path.basename(os.path.dirname(os.path.abspath(path))))
     return None if partition is None else topic_decoder(partition.topic)
 
 
 def topic_decoder(topic: str) -> Decode | None:
-    """Return the decoder for a topic, None if the topic is not internal."""
+    """Return the record decoder for a topic, None if the topic is not internal."""
     if not topic.startswith(INTERNAL_PREFIX):
         return None
     from kafka_index.core.cluster.metadata import decoding  # noqa: PLC0415, slow to import
@@ -96,7 +96,7 @@ def _decode_metadata(codec: ValueCodec, _key: bytes | None, value: bytes | None)
     try:
         record = codec.decode(value)
     except CorruptRecordError as error:
-        # A record of a later release may contain credentials.
+        # A record of a later Kafka release may contain credentials in fields that are unknown here.
         return Decoded(error=str(error), hides_value=True)
     return Decoded(value=json.dumps(codec.as_json(record)), hides_value=has_secret(record))
 
@@ -136,8 +136,8 @@ class Row(NamedTuple):
 class PrintedRecords:
     """Records for printing, as columns.
 
-    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` are the numbers of headers of each
-    record. Header names and values of all records are concatenated.
+    `numbers` are columns of `RECORD_SCHEMA`. `header_counts` has the number of headers of each
+    record. The header names of all records are concatenated, and so are the header values.
     """
 
     numbers: pa.RecordBatch
@@ -158,7 +158,7 @@ class PrintedRecords:
     def from_rows(cls, rows: pa.RecordBatch) -> Self:
         """Convert a table with `NUMBER_COLUMNS`, keys, values and headers.
 
-        If keys or values are typed, additional columns contain their bytes.
+        If keys or values are typed, other columns of the table contain their bytes.
         """
         headers = rows.column("headers")
         pairs = headers.flatten()
@@ -178,7 +178,7 @@ class PrintedRecords:
 
     def rows(self) -> Iterator[Row]:
         numbers = (self.numbers[name] for name in NUMBER_COLUMNS)
-        # Timestamps become integers, because Python's datetime has a smaller range than Kafka's.
+        # Convert timestamps to integers, because Python's datetime has a smaller range.
         numbers = (
             (column.cast(pa.int64()) if pa.types.is_timestamp(column.type) else column).to_pylist()
             for column in numbers
@@ -195,7 +195,7 @@ class PrintedRecords:
 
 
 def _decode_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
-    """Return typed keys and values as JSON, and errors; None if no row has either."""
+    """Return decoded records with typed keys and values as JSON, None without typed columns."""
     typed = [part for part in (KEY, VALUE) if side_names(part)[3] in rows.schema.names]
     errors_by_part = {part: rows.column(side_names(part)[2]) for part in typed}
     if all(
@@ -215,7 +215,7 @@ def _decode_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
 
 
 def _to_json(column: pa.Array) -> list[str | None]:
-    """Return values as JSON; bytes become text, or hex digits if they are not UTF-8."""
+    """Return values as JSON; bytes become a string, of hex digits if they are not UTF-8."""
     if not pa.types.is_binary(column.type):
         from kafka_index.core.fs.json_lines import json_values  # noqa: PLC0415, for typed values only
 

@@ -1,4 +1,4 @@
-"""Batches of a range of a log, window by window; the end of a corrupt log."""
+"""Scan the batches of a log range window by window, and find the end of a corrupt log."""
 
 from __future__ import annotations
 
@@ -24,27 +24,28 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop, WindowBatches
 from kafka_index.core.records.record_sections import Decompressor
 
-#: Window size for a local log. The window exceeds the L2 cache, because each window has the fixed
-#: cost of a chunk, equal to decoding 0.2 MB.
+#: Window size for a local log. The window is larger than the L2 cache, because each window has a
+#: fixed cost, which equals the cost of decoding 0.2 MB.
 _LOCAL_WINDOW_BYTES = 2 * 1024 * 1024
-#: Window size for a remote log, read by one request.
+#: Window size for a remote log; one request reads a window.
 _REMOTE_WINDOW_BYTES = 8 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
 class LogRange:
-    """A range of a segment, on batch boundaries; small and picklable.
+    """A byte range of a segment's `.log` file, between batch boundaries; small and picklable.
 
     Attributes
     ----------
     start_bytes, end_bytes : int
-        Positions of batches, the end exclusive; or the end of the log.
+        Position of the first batch, and position after the last batch.
     start_offset : int
-        The lowest offset of records in the range. Earlier records have lower offsets.
+        The lowest offset of records in the range. Records before the range have lower offsets.
     min_offset : int
-        The start offset of the segment or range. No batch may start below it.
+        No batch may have a base offset below this offset: the start offset of the segment or range.
     end_offset : int, optional
-        The start offset of the next segment or range. No batch may reach it.
+        No batch may contain this offset or higher ones: the start offset of the next segment or
+        range.
     """
 
     segment: SegmentFile
@@ -60,20 +61,21 @@ class LogRange:
 
 
 class RangeScan:
-    """Scans the batches of a range.
+    """Scans the batches of a log range.
 
-    With a decompressor, `read_log` tracks the offsets in the range. With `headers_only`, it tracks
-    the offsets of batch headers, and no other page of a local log is read. Offsets next to a
-    corruption are corrupt, not missing. With `after_damage`, a corruption precedes the range.
+    With a decompressor, `read_log` tracks the offsets of the records. With `headers_only`, it
+    tracks the offsets in batch headers, and only the pages of a local log with headers are read.
+    Offsets that are missing next to a corrupt range count as corrupt. With `after_damage`, a
+    corrupt range precedes the log range.
 
     Attributes
     ----------
     bytes_read : int
-        The bytes of the log read so far.
+        The number of bytes of the log read so far.
     min_offset : int
-        The lowest valid base offset of further batches.
-    read_log : SeenLog
-        The offsets read so far.
+        The lowest valid base offset of the next batch.
+    read_log : ScannedLog
+        The log range, with the offsets read so far.
     """
 
     def __init__(
@@ -88,7 +90,7 @@ class RangeScan:
         self.bytes_read = 0
         self.min_offset = log_range.min_offset
         offsets = LogOffsets(max(log_range.start_offset, log_range.min_offset))
-        # The offsets after the last batch are known only after the scan.
+        # Until the scan is complete, all offsets after the last batch may be corrupt.
         self.read_log = ScannedLog(
             log_range.segment, offsets, damage_end=INT64_MAX, has_counts=not headers_only
         )
@@ -99,11 +101,11 @@ class RangeScan:
         self._headers_only = headers_only
 
     def windows(self) -> Iterator[WindowBatches | CorruptLogError]:
-        """Yield batches with their bytes, and the corruptions between batches.
+        """Yield batches with their bytes, and an error for each corruption between batches.
 
-        Batches with a wrong checksum or out of order are skipped. After another corruption, the
-        start of the next batch is unknown, and the scan ends. Raises `ReadError` if the log changes
-        or its disk fails.
+        Batches with a wrong checksum or out of order are skipped. Any other corruption ends the
+        scan, because the position of the next batch is unknown. Raises `ReadError` if the log
+        changes or its disk fails.
         """
         log_range = self._range
         with closing(open_log(log_range.segment.log_path, log_range.segment)) as file:
@@ -118,7 +120,7 @@ class RangeScan:
             while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
                 position = int(scanner.position)
                 if code == SCAN_NEED_BYTES and position < log_range.end_bytes:
-                    # No progress: the batch is larger than a window.
+                    # If the scanner made no progress, the batch is larger than a window.
                     is_stuck = len(window) >= LOG_OVERHEAD_BYTES and position == start
                     size = LOG_OVERHEAD_BYTES + entry_length(window) if is_stuck else 0
                     size = min(max(size, window_bytes), log_range.end_bytes - position)
@@ -151,7 +153,7 @@ class RangeScan:
                 self.read_log.damage_end = None
 
     def _continues_with(self, batches: BatchColumns, order: BatchOrder) -> bool:
-        """Track the offsets of plain successive batches by their headers; return whether it did."""
+        """If batches are contiguous, track their offsets by headers and return True."""
         offsets = self.read_log.offsets
         is_plain = self._headers_only and not self._is_after_damage
         is_plain = is_plain and offsets.end_offset == order.next_offset
@@ -181,7 +183,10 @@ class RangeScan:
 def _window_reader(
     file: ByteSource, *, headers_only: bool
 ) -> tuple[Callable[[int, int], Bytes], int]:
-    """Return the function that reads a window, valid until the next call, and the usual size."""
+    """Return a function that reads a window, and the usual window size.
+
+    A window is valid until the next call of the function.
+    """
     if not isinstance(file, MappedFile):
         return file.read_at, _REMOTE_WINDOW_BYTES
     if headers_only:
@@ -193,7 +198,7 @@ def _window_reader(
 
 @dataclass(frozen=True, slots=True)
 class DamagedEnd:
-    """The end of a corrupt log, with its first corruption.
+    """The end of a log whose last segment has a corrupt end, with the first corruption.
 
     `valid_end_offset` is the offset after the last batch before the corruption. `end_offset` is the
     offset after the last readable batch.
@@ -207,8 +212,8 @@ class DamagedEnd:
 def find_damaged_end(log: PartitionLog) -> DamagedEnd | None:
     """Return the end of a log whose last segment has a corrupt end, otherwise None.
 
-    Batches out of order are corrupt. A corruption before the last index entry does not affect the
-    end; a read reports it.
+    Batches out of order count as corrupt. A corruption before the last index entry does not affect
+    the log end; reading the records reports it.
     """
     segment = log.segments[-1]
     scan_stop = segment.end_damage

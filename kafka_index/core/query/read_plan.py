@@ -1,8 +1,9 @@
-"""The plan of a read: byte ranges of segments, in splits that can be read anywhere.
+"""The plan of a read: splits, which consist of byte ranges of segments.
 
-A plan is made from listings and indexes. It is picklable: a driver makes the plan, and tasks read
-its splits. A time is resolved to the offset of the first record at or after the time, as in Spark's
-Kafka source. Byte ranges come from indexes, whose entries are compared with the log on use.
+A plan is made from file listings and indexes. Plans are picklable: the driver makes the plan, and
+tasks read its splits. A time is resolved to the offset of the first record at or after the time, as
+in Spark's Kafka source. Byte ranges are found with index files. Each index entry is compared with
+the log when it is used.
 """
 
 from __future__ import annotations
@@ -42,20 +43,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordSplit:
-    """Records of one partition that are read together; first and last offset are inclusive.
+    """Records of one partition that one task reads; first and last offset are inclusive.
 
     Attributes
     ----------
     ranges : tuple of LogRange
-        Byte ranges of segments with the records, in order.
+        Byte ranges of the segments that contain the records, in order.
     aborted : AbortedTransactions, optional
-        Transactions that overlap with the records, if the isolation requires them.
+        Aborted transactions that overlap with the records, if the settings require them.
     start_offset : int
         The offset at which the previous split of the partition ends.
     first_base_offset : int, optional
-        If batches are returned as rows, the previous split has the batches with lower base offsets.
+        If batches are returned as rows, batches with lower base offsets belong to the previous
+        split.
     reported_damage : (str, int), optional
-        Path and byte position of the last reported corruption, if the read is resumed.
+        If the read is resumed: path and byte position of the last reported corruption.
     damage : CorruptLogError, optional
         A corruption after the ranges that ends the read.
     """
@@ -86,7 +88,7 @@ class RecordSplit:
 
 @dataclass(frozen=True, slots=True)
 class ReadPlan:
-    """The splits of a read by topic, partition and offset, and its settings.
+    """The splits of a read, sorted by topic, partition and offset, and the settings.
 
     `partitions` includes partitions without splits. `finder` finds missing offsets after the read.
     """
@@ -116,7 +118,7 @@ class OffsetRange:
     damage: CorruptLogError | None = None
 
     def restrict(self, first_offset: int, last_offset: int) -> OffsetRange:
-        """Restrict the range to offsets between two offsets, both inclusive."""
+        """Restrict the range to offsets from `first_offset` to `last_offset`, both inclusive."""
         end_offset, damage = self.end_offset, self.damage
         if last_offset < INT64_MAX and (end_offset is None or last_offset + 1 < end_offset):
             end_offset, damage = last_offset + 1, None
@@ -140,8 +142,8 @@ def plan_partition(
     """Yield the splits of a partition.
 
     A split larger than `max_split_bytes` is divided at batches to which index entries point.
-    `max_split_records` limits the offsets of a split. `within` further restricts the bounds to a
-    first and a last offset, both inclusive.
+    `max_split_records` limits the number of offsets in a split. `within` is a first and a last
+    offset, both inclusive, and further restricts the bounds.
     """
     offsets = resolve_range(log, bounds, settings)
     if within is not None:
@@ -156,7 +158,7 @@ def plan_partition(
 def read_partition(
     files: PartitionFiles, bounds: ReadBounds, splits: Sequence[RecordSplit]
 ) -> ReadPartition | None:
-    """Return the offsets that the splits of a partition should read, None for no offsets."""
+    """Return the range of offsets that the splits of a partition should read, None if empty."""
     has_default_start, has_default_end = (
         bounds.start == Bound(EARLIEST),
         bounds.end == Bound(LATEST),
@@ -180,7 +182,7 @@ def read_partition(
 
 
 def read_partition_of_split(files: PartitionFiles, split: RecordSplit) -> ReadPartition:
-    """Return the offsets that a non-empty split should read, with the segments of the split."""
+    """Return the range of offsets that a non-empty split should read, with its segments."""
     first_range, last_range = split.ranges[0], split.ranges[-1]
     starts_at_log_start = first_range.segment == files.segments[0] and first_range.start_bytes == 0
     starts_at_log_start &= split.first_offset <= files.log_start_offset
@@ -197,7 +199,7 @@ def read_partition_of_split(files: PartitionFiles, split: RecordSplit) -> ReadPa
 
 
 def _divide_range(log: PartitionLog, offsets: OffsetRange, max_records: int) -> list[OffsetRange]:
-    """Divide a range into equal ranges, like Spark's ``KafkaOffsetRangeCalculator``."""
+    """Divide a range of offsets into equal ranges, like Spark's ``KafkaOffsetRangeCalculator``."""
     first_offset = offsets.first_offset
     end_offset = log.end_offset if offsets.end_offset is None else offsets.end_offset
     count = -(-(end_offset - first_offset) // max_records)
@@ -219,9 +221,9 @@ def _divide_range(log: PartitionLog, offsets: OffsetRange, max_records: int) -> 
 
 
 def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings) -> OffsetRange:
-    """Resolve bounds and isolation to offsets; raises the errors of `plan_partition`.
+    """Resolve bounds and isolation level to a range of offsets.
 
-    If the end is at or before the first offset, the range is empty.
+    If the end offset is at or before the first offset, the range is empty.
     """
     first_offset, end_offset = resolve_bounds(log, bounds)
     aborted = damage = None
@@ -242,7 +244,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
     if settings.isolation is Isolation.READ_UNCOMMITTED and bounds.needs_offsets:
         check_offsets(log, bounds, log.end_offset)
     if bounds.needs_order and bounds.end.value == LATEST and log.segments[-1].end_damage is None:
-        # A start below the log start is never after the end.
+        # Use the resolved start: a requested start below the log start is never after the end.
         log_end = log.end_offset if end_offset is None else end_offset
         refuse_start_after_end(log, bounds, first_offset, log_end)
     return OffsetRange(first_offset, end_offset, aborted, damage=damage)
@@ -251,7 +253,7 @@ def resolve_range(log: PartitionLog, bounds: ReadBounds, settings: ReadSettings)
 def _read_transactions(
     log: PartitionLog, first_offset: int, last_offset: int | None
 ) -> TransactionBounds:
-    """Return the transactions that isolation requires, in a corrupt log up to the corruption."""
+    """Return transactions and last stable offset, for a corrupt log up to the corruption."""
     from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
 
     damaged = find_damaged_end(log)
@@ -314,8 +316,8 @@ def find_ranges(
 ) -> Iterator[LogRange]:
     """Yield the byte ranges of segments that contain a range of offsets.
 
-    If a corruption precedes the start or end, `strict` raises the error. Otherwise, larger ranges
-    are returned.
+    If a corruption prevents finding the start or end position, `strict` raises the error.
+    Otherwise, the range extends to the start or end of the segment.
     """
     bases = np.array([segment.base_offset for segment in log.segments], np.int64)
     first_segment = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
@@ -347,13 +349,14 @@ def _find_start(segment: LogSegment, offset: int, *, strict: bool) -> int:
     except CorruptLogError:
         if strict:
             raise
-        # The read skips the corruption, and filters the records.
+        # Read from the start of the segment: the reader skips the corruption and drops records
+        # before the offset.
         return 0
     return segment.file.log_size_bytes if batch is None else batch.position
 
 
 def _find_end(segment: LogSegment, offset: int, *, strict: bool) -> int:
-    """Return the position after all batches with records below an offset.
+    """Return the position after the last batch that may contain records below an offset.
 
     If the first batch above the offset is out of order, batches below the offset may follow.
     """
@@ -372,7 +375,7 @@ def _find_end(segment: LogSegment, offset: int, *, strict: bool) -> int:
 def split_ranges(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int | None, *, strict: bool
 ) -> Iterator[tuple[LogRange, ...]]:
-    """Yield groups of ranges with at most `max_bytes`, if batches allow."""
+    """Yield groups of log ranges with about `max_bytes` or less, divided between batches."""
     if max_bytes is None:
         if ranges:
             yield tuple(ranges)
@@ -392,7 +395,7 @@ def split_ranges(
 def _split_large(
     log: PartitionLog, ranges: Sequence[LogRange], max_bytes: int, *, strict: bool
 ) -> Iterator[LogRange]:
-    """Yield ranges of about equal size, none much larger than `max_bytes`."""
+    """Divide log ranges into ranges of about equal size, none much larger than `max_bytes`."""
     segments = {segment.base_offset: segment for segment in log.segments}
     for log_range in ranges:
         count = -(-log_range.size_bytes // max_bytes)
@@ -416,10 +419,10 @@ def _split_large(
 def _batch_starts(
     segment: LogSegment, target_positions: Longs, *, strict: bool
 ) -> list[tuple[int, int]]:
-    """Return position and offset of batches near target positions, ascending.
+    """Return the ascending positions and start offsets of batches near target positions.
 
-    These batches follow the batches of index entries, because an index entry contains the last
-    offset of its batch.
+    Each of these batches follows the batch of an index entry, because the offset of an index entry
+    is the last offset of its batch.
     """
     offsets, positions = segment.indexes.offset_index.read_entries()
     if not len(positions):
@@ -427,13 +430,15 @@ def _batch_starts(
     entries = np.unique(np.searchsorted(positions, target_positions).clip(0, len(positions) - 1))
     starts: list[tuple[int, int]] = []
     for offset in offsets[entries].tolist():
-        # Compare the entry with the log, and find the batch that ends with the entry's offset.
+        # Find the batch with the entry's offset, and the next batch. Finding them compares the
+        # entry with the log.
         try:
             indexed, batch = map(segment.offset_to_position, (offset, offset + 1))
         except CorruptLogError:
             if strict:
                 raise
-            # The previous split extends beyond the corruption, and skips it.
+            # Do not divide here: the previous range extends beyond the corruption, and its read
+            # skips the corruption.
             continue
         if batch is None or indexed is None:
             break

@@ -1,4 +1,4 @@
-"""Read a range of a log as Arrow record batches: filtered records, or batches as rows."""
+"""Read splits as Arrow record batches: the requested records, or a row per Kafka batch."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ from kafka_index.core.schema.columns import UnmatchedErrors
 
 _log = logging.getLogger(__name__)
 
-#: Smaller record batches are combined up to this size, since segments may be small.
+#: Smaller Arrow record batches are combined up to this size, since segments may be small.
 _MIN_BATCH_BYTES = 1 << 20
 _MANY_RECORDS = 2048
 
-#: Raw batches in the form accepted by `kafka_index.commands.build.parquet_input`.
+#: Kafka batches as bytes, in the form that `kafka_index.commands.build.parquet_input` accepts.
 RAW_SCHEMA = pa.schema([*list(BATCH_SCHEMA)[:4], pa.field("batch", pa.binary(), nullable=False)])
 
 
 class DamageHandler:
-    """Raises, drops or reports corruption, depending on the settings of a read."""
+    """Raises or skips a corruption, or returns it as a row, depending on the read settings."""
 
     def __init__(
         self,
@@ -58,11 +58,11 @@ class DamageHandler:
 
     @property
     def at_end(self) -> CorruptLogError | None:
-        """The corruption that ends the split, None if a range has reported the corruption."""
+        """The corruption that ends the split, None if it was already handled."""
         return None if self._is_end_reported else self._split.damage
 
     def rows(self, error: CorruptLogError, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """Yield the row for a corruption, or raise or skip the corruption."""
+        """Yield a row for a corruption, or raise or skip it."""
         end_damage = self._split.damage
         if end_damage is not None and (end_damage.path, end_damage.position_bytes) == (
             error.path,
@@ -95,11 +95,12 @@ class RecordReader:
     bytes_read : int
         The number of bytes of logs read so far.
     ranges : tuple of LogRange
-        The byte ranges of the last returned record batch and all later batches.
+        The byte ranges from the start of the last returned Arrow record batch to the end of the
+        split.
     last_header : bytes, optional
-        The header of the last batch that starts within the split.
-    read_logs : list of SeenLog
-        The offsets read so far.
+        The header of the last Kafka batch that starts within the split.
+    read_logs : list of ScannedLog
+        The log ranges read so far, with the offsets that they contain.
     decode_errors : Counter
         Numbers of keys and values of returned records that did not decode, by error code.
     unmatched_errors : UnmatchedErrors
@@ -133,7 +134,7 @@ class RecordReader:
         )
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches of a few MiB."""
+        """Yield Arrow record batches of a few MiB."""
         typed, condition, schema = self._settings.typed, self._settings.where, self._settings.schema
         matcher = None if condition is None else condition.matcher()
         for batch in self._join_small_batches():
@@ -147,11 +148,11 @@ class RecordReader:
                 yield records.select(schema.names)
 
     def _join_small_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches with the columns `ReadSettings.record_columns`."""
+        """Yield Arrow record batches with the columns `ReadSettings.record_columns`."""
         small: list[pa.RecordBatch] = []
         size = 0
         for batch in self._read_batches():
-            # Most batches are large. Computing their size in bytes would be slow.
+            # A batch with many records counts as large: computing the size in bytes would be slow.
             is_large = len(batch) >= _MANY_RECORDS
             if is_large and small:
                 yield pa.concat_batches(small)
@@ -223,7 +224,7 @@ class RecordReader:
                 yield self._add_damage_column(decoded)
 
     def _convert(self, chunk: RecordChunk, source: WindowBatches) -> pa.RecordBatch | None:
-        """Return the requested records of a chunk, None if no record is requested."""
+        """Return the records of a chunk that match the filter, None if no record matches."""
         if self._filter is not None:
             rows = self._filter.match_rows(chunk)
             if not len(rows):
@@ -255,16 +256,15 @@ class RecordReader:
 
 
 def log_skipped_corruption(error: CorruptLogError) -> None:
-    """Log a skipped corruption."""
     _log.warning("skipped: %s", error)
 
 
 class BatchForm(Enum):
-    """How batches are returned as rows."""
+    """How Kafka batches are returned as rows."""
 
     #: One row of `BATCH_SCHEMA` per batch.
     BATCHES = "batches"
-    #: One row of `RAW_SCHEMA` per batch: position and bytes.
+    #: One row of `RAW_SCHEMA` per batch, with the bytes of the batch.
     RAW = "raw"
 
     @property
@@ -273,7 +273,7 @@ class BatchForm(Enum):
 
 
 class BatchReader:
-    """Reads the batches of a split with offsets in its bounds, including control batches."""
+    """Reads the Kafka batches whose offsets overlap with a split, including control batches."""
 
     def __init__(self, split: RecordSplit, form: BatchForm, settings: ReadSettings) -> None:
         self._split = split
@@ -283,7 +283,7 @@ class BatchReader:
         self.schema = batch_schema(form, settings)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield record batches, one or more per window of the log."""
+        """Yield Arrow record batches, in which each row is a Kafka batch."""
         for log_range in self._split.ranges:
             scan = RangeScan(log_range, verify_crc=self._settings.verify_crc)
             for window in scan.windows():
@@ -319,7 +319,7 @@ class BatchReader:
 def batch_schema(form: BatchForm, settings: ReadSettings) -> pa.Schema:
     if settings.on_damage is not OnDamage.PERMISSIVE:
         return form.schema
-    # The row for a corruption has nulls in the columns of batches.
+    # In the row for a corruption, the other columns are null.
     fields = [field.with_nullable(True) for field in form.schema]  # noqa: FBT003
     return pa.schema([*fields, pa.field(CORRUPT_RECORD, pa.string())])
 
@@ -330,7 +330,7 @@ def _batch_bytes(source: WindowBatches) -> pa.Array:
     ends = np.zeros(len(sizes) + 1, np.int32)
     np.cumsum(sizes, out=ends[1:])
     data = np.empty(int(ends[-1]), np.uint8)
-    # Adjacent batches, usually all batches, are copied together.
+    # Copy adjacent batches together; usually, all batches are adjacent.
     first_batch = 0
     for end_batch in [
         *(np.flatnonzero(starts[1:] != (starts + sizes)[:-1]) + 1).tolist(),

@@ -1,4 +1,4 @@
-"""Results that are read or searched while the caller iterates over them."""
+"""Results whose records are read or searched while the caller iterates over them."""
 
 from __future__ import annotations
 
@@ -55,10 +55,10 @@ class RecordStream(Result):
 
     @abstractmethod
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Read from the start and yield the records; closing the generator ends the read."""
+        """Read all records, and yield Arrow batches; closing the generator ends the read."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Read from the start and yield the records in batches of a few MiB."""
+        """Read from the start, and yield Arrow record batches of a few MiB."""
         return self.batches()
 
     def _finish_read(
@@ -81,7 +81,7 @@ class RecordStream(Result):
 
     @property
     def damage(self) -> tuple[KafkaIndexError, ...]:
-        """The first errors of corrupt ranges that the last read skipped."""
+        """The errors of the first corrupt ranges that the last read skipped."""
         return tuple(self._faults.first)
 
     @property
@@ -96,15 +96,15 @@ class RecordStream(Result):
 
     @property
     def decode_errors(self) -> Mapping[str, int]:
-        """The numbers of keys and values that the last read failed to decode, keyed by code."""
+        """The numbers of keys and values that did not decode in the last read, by error code."""
         return self._decode_errors
 
     def reader(self) -> pa.RecordBatchReader:
-        """Return a record batch reader from the start, for code that requires one."""
+        """Return a record batch reader over all records, for code that requires such a reader."""
         return pa.RecordBatchReader.from_batches(self.schema, iter(self))
 
     def head(self, rows: int = 10) -> pa.Table:
-        """Return the first records, reading only as much as needed."""
+        """Return the first records, without reading all records."""
         batches: list[pa.RecordBatch] = []
         with closing(self.batches()) as batches_read:
             for batch in batches_read:
@@ -124,7 +124,7 @@ class RecordStream(Result):
 
     @property
     def headline(self) -> str:
-        """The number of records, or before a read, the amount of data to read."""
+        """The number of records, or before the records are read, the amount of data to read."""
         scope = f"{format_bytes(self._plan.size_bytes)} in {plural(self._partitions, 'partition')}"
         if self._records is None:
             return f"not {self._verb} yet: {scope}; head() returns the first records"
@@ -138,7 +138,7 @@ class RecordStream(Result):
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The corrupt ranges that were skipped."""
+        """The corrupt ranges that were skipped, and the keys and values that did not decode."""
         title = f"{_ranges(self._faults.total)} skipped:"
         lines = list(map(str, self._faults.first))
         return [
@@ -148,7 +148,7 @@ class RecordStream(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for corrupt ranges and lost offsets, environment for failed reads.
+        """Damage if data is corrupt or lost or did not decode, environment if a read failed.
 
         Raises `InputError` before an iteration has completed.
         """
@@ -162,7 +162,7 @@ class RecordStream(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Numbers of records, partitions and skipped corrupt ranges."""
+        """Numbers of records, partitions, skipped corrupt ranges, and decoding errors."""
         return {
             "records": self._records or 0,
             "partitions": self._partitions,
@@ -180,7 +180,7 @@ class RecordStream(Result):
         return len({(split.topic, split.partition) for split in self._plan.splits})
 
     def _preview_rows(self) -> pa.Table:
-        """Return a row per partition, made from its splits without reading records."""
+        """Return a row per partition, computed from its splits without reading records."""
         rows = []
         for (topic, partition), partition_splits in groupby(
             self._plan.splits, lambda split: (split.topic, split.partition)
@@ -208,7 +208,8 @@ class RecordStream(Result):
 class SearchedRecords(RecordStream):
     """Records that are searched split by split; corrupt ranges are skipped.
 
-    The search ends after `limit` records. `faults` are errors of partitions without a plan.
+    The search ends after `limit` records. `faults` are the errors of partitions whose read could
+    not be planned.
     """
 
     def __init__(
@@ -226,10 +227,10 @@ class SearchedRecords(RecordStream):
 
     @abstractmethod
     def _matches(self) -> Generator[SplitMatches, None, None]:
-        """Yield the matches; closing the generator ends the search."""
+        """Yield the matching records; closing the generator ends the search."""
 
     def batches(self) -> Generator[pa.RecordBatch, None, None]:
-        """Search from the start and yield the records."""
+        """Search from the start, and yield the matching records."""
         records, faults, decode_errors = 0, Faults(), Counter[str]()
         faults.add(*self._plan_faults)
         missing_in_read = MissingInRead(self._plan.partitions, self._plan.finder)
@@ -250,7 +251,7 @@ class SearchedRecords(RecordStream):
         self._finish_read(records, faults, missing_offsets, unread_texts(unread), decode_errors)
 
     def _empty_range(self) -> tuple[str, ...]:
-        """Return the time range of the logs if no record is in the requested time range."""
+        """For a search by time without matches, return a note about the time range of the logs."""
         times = self._plan.settings.record_filter
         if times is None or times.from_ms is None:
             return ()
@@ -259,7 +260,7 @@ class SearchedRecords(RecordStream):
 
     @property
     def _is_limited(self) -> bool:
-        """Whether the last search ended before the end of the logs."""
+        """Whether the last search ended at the limit, perhaps before the end of the logs."""
         return self._limit is not None and (self._records or 0) >= self._limit
 
     @property
@@ -269,7 +270,7 @@ class SearchedRecords(RecordStream):
 
     @property
     def next_command(self) -> str | None:
-        """The command that verifies the directories, if records are corrupt or lost."""
+        """The command that verifies the data directories, if records are corrupt or lost."""
         directories = self._partition_list.data_directories
         is_damaged = False in self._faults.retriable or self._missing.lost
         if not (is_damaged and directories):
@@ -297,14 +298,14 @@ _HINTS = {
 
 
 def decode_section(errors: Mapping[str, int]) -> Section:
-    """Return the section of keys and values that did not decode, a row per error code."""
+    """Return the section about keys and values that did not decode, with a line per error code."""
     title = f"{plural(sum(errors.values()), 'key or value', 'keys or values')} did not decode:"
     lines = [f"{code}: {count:,}{_HINTS.get(code, '')}" for code, count in errors.items()]
     return Section(title, lines, BAD)
 
 
 def decode_counts(errors: Mapping[str, int]) -> dict[str, int]:
-    """Return the numbers of keys and values that did not decode, keyed by column of counts."""
+    """Return the numbers of keys and values that did not decode, keyed by name for `counts`."""
     return {f"decode_{code}": count for code, count in errors.items()}
 
 

@@ -1,4 +1,4 @@
-"""Reads of records: partitions, their plan, and the rows in order."""
+"""Read records: list partitions, plan the read, and yield the rows in order."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class ListedPartitions:
-    """The partitions of a dump to read, sorted, and the skipped paths.
+    """The sorted partitions of a dump to read, and the skipped paths.
 
-    `data_directories` are the parents of the partition directories.
+    `data_directories` are the parent directories of the partition directories.
     """
 
     files: list[PartitionFiles]
@@ -61,11 +61,11 @@ def read_plan(
     on_missing: Callable[[MissingOffsets], None] | None = None,
     decode_errors: Counter[str] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the record batches of all splits of a plan, in order.
+    """Read all splits of a plan, and yield Arrow record batches in order.
 
     `on_skipped` is called with each skipped corruption and each range of lost offsets, which are
-    also logged as warnings. `on_missing` is called with the missing offsets of each partition. Keys
-    and values that do not decode are counted in `decode_errors` by error code.
+    also logged as warnings. `on_missing` is called with the missing offsets of each partition.
+    `decode_errors` counts keys and values that do not decode, by error code.
     """
 
     def report_skipped(error: CorruptLogError) -> None:
@@ -110,7 +110,7 @@ def gap_rows(
     settings: ReadSettings,
     on_skipped: Callable[[CorruptLogError], None] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield, raise or report lost offsets, depending on the settings for corruption.
+    """Yield a row for each range of lost offsets, or raise or skip it, depending on `on_damage`.
 
     Other missing offsets are logged as warnings.
     """
@@ -138,7 +138,7 @@ def plan_read(
 ) -> ReadPlan:
     """Plan a read: list the dump, resolve the bounds, and find the byte ranges.
 
-    `max_split_bytes` is the approximate size of a split; by default each partition is a split.
+    `max_split_bytes` is the approximate size of a split; by default, each partition is one split.
     For the other parameters and errors, see `read_records`.
     """
     listing = list_partitions(
@@ -247,15 +247,15 @@ def list_partitions(
 def list_replicas(
     inputs: Sequence[str], *, topics: re.Pattern[str] | None, tiered: TieredOptions | None
 ) -> list[ListedPartitions]:
-    """Return the partitions of each log directory, which may contain replicas of a partition.
+    """Return the partitions of each log directory; several of them may have the same partition.
 
-    Raises the errors of `list_dump`, except for a partition in several directories.
+    Raises the errors of `list_dump`, but a partition in several directories is not an error.
     """
     listings = [
         listing for listing in list_dumps(inputs, tiered, topics=topics) if listing.segments
     ]
     if not listings:
-        # The error of the joint listing reports all topics and paths.
+        # List all inputs together, to raise an error with all topics and paths.
         list_logs(inputs, tiered, topics=topics)
     return [
         _read_checkpoints(listing, listing.segments, None, UpperBound.LOG_END)

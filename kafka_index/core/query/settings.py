@@ -1,6 +1,6 @@
-"""The settings of a read of records, and filters on single records.
+"""Settings for reading records, and filters on single records.
 
-Filters are evaluated before a record's other fields are copied.
+A filter is evaluated before the other fields of a record are copied.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RecordFilter:
-    """Conditions on a record, combined with AND; small and picklable.
+    """Conditions on a record, all of which must be true; small and picklable.
 
-    Raises `InputError` for a malformed expression.
+    Raises `InputError` for a malformed regular expression.
 
     Attributes
     ----------
     from_ms, to_ms : int, optional
-        The range of the record's timestamp; `to_ms` is exclusive.
+        The range of record timestamps; `to_ms` is exclusive.
     key : bytes, optional
         The key.
     key_regex : str, optional
-        A regular expression in RE2 syntax that matches a part of the key.
+        A regular expression in RE2 syntax that must match any part of the key.
     value_contains : bytes, optional
         A part of the value.
     """
@@ -72,8 +72,8 @@ class RecordFilter:
     def match_batches(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches can contain a matching record.
 
-        The maximum timestamp in a header is the maximum of its records: the broker computes it when
-        it validates an append (``LogValidator``).
+        The maximum timestamp in a batch header is correct: the broker computes it when it validates
+        appended records (``LogValidator``).
         """
         if self.from_ms is None:
             return np.ones(batches.rows, np.bool_)
@@ -108,27 +108,27 @@ def _take_rows(column: pa.Array, rows: Longs) -> pa.Array:
 
 
 def _filter_rows(rows: Longs, column: pa.Array, is_match: pa.Array) -> tuple[Longs, pa.Array]:
-    """Return the rows for which a condition is true, not null."""
+    """Return the rows for which a condition is true, and the column at these rows."""
     is_true = is_match.fill_null(False)  # noqa: FBT003
     return rows[np.asarray(is_true)], column.filter(is_true)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """The settings of a read of records; small and picklable.
+    """Settings for reading records; small and picklable.
 
     Attributes
     ----------
     columns : tuple of str
-        Names in `RECORD_SCHEMA`.
+        Names of columns in `RECORD_SCHEMA`.
     include_control : bool
         Whether control records are returned.
     verify_crc : bool
         Whether checksums are verified before batches are decoded.
     max_decompressed_bytes : int
-        The memory limit for decompressed records of the process.
+        The memory limit of the process for decompressed records.
     typed : TypedColumns, optional
-        The decoded columns.
+        How keys and values are decoded into typed columns.
     where : RecordCondition, optional
         Only records that satisfy the condition are returned.
     """
@@ -145,7 +145,7 @@ class ReadSettings:
 
     @property
     def record_columns(self) -> tuple[str, ...]:
-        """The columns of records that are read, from which typed columns are decoded."""
+        """The columns that are read, from which typed columns are decoded."""
         columns = self.columns if self.typed is None else self.typed.needed
         return (
             columns if self.where is None else tuple(dict.fromkeys((*columns, *self.where.needed)))
@@ -161,7 +161,7 @@ class ReadSettings:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema of the rows."""
+        """The schema of the returned rows."""
         schema = self.record_schema
         if self.typed is not None:
             return self.typed.schema(schema)

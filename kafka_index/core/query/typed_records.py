@@ -1,8 +1,8 @@
-"""The types of decoded records, which are determined before the first row is read.
+"""Determine the types of decoded records before the first row is returned.
 
 With naming strategies other than TopicName, the subjects of a topic do not contain the schemas of
-all its records. Therefore, the schema IDs of all records are read first, and the topic's type is
-joined from their schemas.
+all its records. Therefore, the schema IDs of all records are read first, and the schemas are merged
+into one type per topic.
 """
 
 from __future__ import annotations
@@ -80,17 +80,17 @@ class _InputRequest(_Request, Protocol):
 
 #: Topics whose records have no schema ID.
 _PLAIN_TOPICS = frozenset({*INTERNAL_TOPICS, SCHEMAS_TOPIC})
-#: The libraries of the extra for typed values.
+#: The libraries that decode typed values, in an optional extra of the package.
 _LIBRARIES = ("fastavro", "google.protobuf", "grpc_tools")
 
 
 def decode_options(
     request: _Request, topics: Collection[str], inputs: Sequence[str]
 ) -> DecodeOptions | None:
-    """Return how the records of topics are decoded, None if the request does not decode records.
+    """Return how to decode the records of topics, None if the request does not decode records.
 
-    Schemas are read, by default from the inputs. Raises `InputError` if there are no schemas, or if
-    the libraries for typed values are not installed.
+    This reads the schemas, by default from the inputs. Raises `InputError` if there are no schemas,
+    or if the libraries for typed values are not installed.
     """
     if request.decode is None:
         return None
@@ -120,25 +120,25 @@ def decode_options(
 
 @dataclass(slots=True)
 class PartCounts:
-    """The writers of the keys or values of a topic, by the records read so far; picklable."""
+    """The writer schemas found so far in the keys or values of a topic; picklable."""
 
     writers: set[Writer] = field(default_factory=set)
     counts: KeyCounts = field(default_factory=KeyCounts)
-    #: The writers that earlier runs have found.
+    #: The writer schemas that earlier runs have found.
     earlier_writers: set[Writer] = field(default_factory=set)
 
     def add(self, counts: PartCounts) -> None:
-        """Add the writers of other records."""
+        """Add the writer schemas found in other records."""
         self.writers |= counts.writers
         self.counts.add(counts.counts)
 
     @property
     def all_writers(self) -> set[Writer]:
-        """The writers that this run and earlier runs have found."""
+        """The writer schemas that this run and earlier runs have found."""
         return self.writers | self.earlier_writers
 
     def topic_writers(self, options: DecodeOptions) -> TopicWriters:
-        """Return the writers, and whether records contain plausible but unknown schema IDs."""
+        """Return the writer schemas, and whether there are plausible but unknown schema IDs."""
         keys = self.counts.keys
         known_keys = {key for key in keys if _find_schema(key, options) is not None}
         if self.counts.are_numbers(len(known_keys)):
@@ -147,23 +147,23 @@ class PartCounts:
         return TopicWriters(frozenset(self.all_writers), has_unknown_ids)
 
 
-#: Counts of the schemas that records were written with, keyed by topic and part.
+#: The writer schemas of records, keyed by topic and part (key or value).
 TopicCounts: TypeAlias = dict[tuple[str, str], PartCounts]
 
 
 class WriterFinder:
-    """Finds the writers of records from first bytes and headers."""
+    """Finds the writer schemas of records from the first bytes of keys and values, and headers."""
 
     def __init__(self, options: DecodeOptions) -> None:
         self.counts: TopicCounts = defaultdict(PartCounts)
         self._options = options
-        #: The parts whose records have schema IDs.
+        #: The parts (key, value) in which schema IDs are searched.
         self.parts = [
             part for part in options.parts if not (part == VALUE and options.value_schema)
         ]
 
     def add(self, topic: str, batch: pa.RecordBatch) -> None:
-        """Add records of a topic: their keys or values, and headers."""
+        """Add records of a topic: their keys and values in `parts`, and their headers."""
         for part in self.parts:
             frames = find_frames(batch.column(part), batch.column("headers"), is_key=part == KEY)
             part_counts = self.counts[topic, part]
@@ -205,8 +205,8 @@ def find_writers(
 ) -> TopicCounts:
     """Return the writer schemas of the records of splits.
 
-    With a limit, only this number of records of each partition is read. Otherwise splits are read
-    on threads, by default one per core.
+    With a limit, only this number of records of each partition is read. Without a limit, splits are
+    read on threads, by default one thread per core.
     """
     if limit is not None or len(splits) < 2:
         return _find_writers(splits, settings, options, limit)
@@ -257,7 +257,7 @@ def _find_schema(key: SchemaKey, options: DecodeOptions) -> Schema | None:
 
 
 def _ignore_damage(_: CorruptLogError) -> None:
-    """Do nothing, because the read of the records reports damage."""
+    """Ignore a corruption, because reading the records later reports it."""
 
 
 def typed_columns(
@@ -268,7 +268,7 @@ def typed_columns(
     *,
     keeps_raw: bool = False,
 ) -> TypedColumns:
-    """Return the typed columns of topics that are read as one table."""
+    """Return the typed columns for several topics that are read as one table."""
     columns = {
         part: _make_typed_column(part, topics, topic_counts, options)
         for part in options.parts
@@ -315,9 +315,9 @@ def with_types(
     limit: int | None = None,
     threads: int | None = None,
 ) -> ReadPlan:
-    """Return the plan of a read with decoded columns; all topics are read as one table.
+    """Return a read plan that decodes typed columns; all topics are read as one table.
 
-    With a limit, at most this number of records of each partition is read.
+    With a limit, types are determined from at most this number of records of each partition.
     """
     topics = sorted(
         {partition.files.topic for partition in plan.partitions} | _topic_names(plan.splits)
@@ -333,9 +333,9 @@ def with_types(
 
 @dataclass(frozen=True, slots=True)
 class RecordCondition:
-    """A condition over records, with decoded columns; small and picklable.
+    """A condition on records, which can refer to decoded columns; small and picklable.
 
-    Only members in the condition are decoded for its evaluation. Matching records are decoded
+    To evaluate the condition, only the members in it are decoded. Matching records are decoded
     completely.
 
     Attributes
@@ -367,7 +367,7 @@ class RecordCondition:
     def filter(
         self, batch: pa.RecordBatch, matcher: ConditionMatcher, unmatched: UnmatchedErrors
     ) -> pa.RecordBatch:
-        """Return the records that satisfy the condition; add the errors of other records."""
+        """Return the records that satisfy the condition; count decoding errors of others."""
         matches = []
         for decoded in [batch] if self.typed is None else self.typed.decode(batch):
             matches.append(matcher.match(decoded))
@@ -382,16 +382,16 @@ class RecordCondition:
 
 
 def with_condition(plan: ReadPlan, decode: Decode | None, expression: str) -> ReadPlan:
-    """Return the plan of a read of the records that satisfy a condition.
+    """Return a read plan for the records that satisfy a condition.
 
-    Types come from `with_types`. Raises `InputError` if the text is not a condition, or does not
-    match the types.
+    The plan must come from `with_types`, which determines the types of columns. Raises `InputError`
+    if the expression is malformed or does not match the types.
     """
     typed = plan.settings.typed
     columns = [] if decode is None else list(decode.parts)
     columns += [name for part in columns for name in side_names(part)]
     condition = Condition.parse_decoded(expression, columns)
-    # Keys and values that are not compared keep their bytes.
+    # If the condition contains no members, keys and values stay bytes.
     condition_types = None
     if typed is not None and condition.members:
         parts = [
@@ -406,9 +406,9 @@ def with_condition(plan: ReadPlan, decode: Decode | None, expression: str) -> Re
 
 @dataclass(frozen=True, slots=True)
 class TopicConditions:
-    """A condition over the records of many topics, each with its own types; picklable.
+    """A condition on the records of many topics, which have different types; picklable.
 
-    If a topic lacks a member, its records do not satisfy the condition.
+    If a topic lacks a member in the condition, none of its records match.
 
     Attributes
     ----------
@@ -432,14 +432,14 @@ class TopicConditions:
 
 
 class TopicMatcher:
-    """Evaluates a condition over records of one topic at a time."""
+    """Evaluates a condition on records; each call of `match` is for records of one topic."""
 
     def __init__(self, conditions: TopicConditions) -> None:
         self._types = conditions.types
         self._matcher = ConditionMatcher(conditions.condition)
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
-        """Return which records satisfy the condition; raises the errors of decoding."""
+        """Return which records satisfy the condition; raise the errors of decoding."""
         typed = self._types.get(rows.column("topic")[0].as_py()) if len(rows) else None
         if typed is None:
             return np.zeros(len(rows), np.bool_)
@@ -454,9 +454,10 @@ def topic_conditions(
     *,
     threads: int | None = None,
 ) -> TopicConditions:
-    """Return a condition over the records of splits of several topics.
+    """Return a condition on the records of splits, which may be of several topics.
 
-    Raises `InputError` if no topic has the members, or their types do not match.
+    Raises `InputError` if no topic has the members of the condition, or their types do not match
+    it.
     """
     options = decode_options(request, _topic_names(splits), request.inputs)
     assert options is not None  # noqa: S101, because mypy needs it
