@@ -67,7 +67,7 @@ def test_build_indexes_writes_next_to_the_logs_only_on_request(tmp_path: Path) -
     for options in given:
         with pytest.raises(
             kafka_index.KafkaIndexError,
-            match=r"no output: give output|output is empty|exclude each other|"
+            match=r"no output: give output|output is empty|are mutually exclusive|"
             r"in_place is neither true nor false",
         ):
             kafka_index.build_indexes(data, **options)

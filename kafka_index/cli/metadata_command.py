@@ -42,7 +42,7 @@ class PrintedMetadata(MetadataRequest):
         if self.output is None:
             return
         if self.as_json:
-            self.refuse("{as_json} and {output} exclude each other")
+            self.refuse("{as_json} and {output} are mutually exclusive")
         if self.what is None:
             self.refuse("{output} requires {what}")
         from kafka_index.core.output.report_file import check_report_path  # noqa: PLC0415, slow to import

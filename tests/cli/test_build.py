@@ -182,7 +182,7 @@ def test_reports_of_all_formats_have_the_same_rows(data: Path, tmp_path: Path) -
     [
         ([], "give --input"),
         (["--input", "{data}"], "--in-place"),
-        (["--input", "{data}", "--output", "{out}", "--in-place"], "exclude each other"),
+        (["--input", "{data}", "--output", "{out}", "--in-place"], "are mutually exclusive"),
         (["--input", "{data}", "--output", "{out}", "--quiet", "--verbose"], "mutually exclusive"),
         (["--input", "{data}", "--output", "{out}", "--report", "x.xml"], ".parquet"),
         (["--input", "{data}", "--output", "{out}", "--topics", "("], "regular expression"),

@@ -156,7 +156,7 @@ def test_damage_is_an_exit_code(tmp_path: Path) -> None:
         (["--offset", "5"], "requires --topic"),
         (["--topic", "t", "--offset", "5"], "the input has no topic t"),
         ([*HERE, "--offset", "5", "--timestamp", "ms:5"], "not both"),
-        ([*HERE, "--offset", "5", "--json", "--get-offsets"], "exclude each other"),
+        ([*HERE, "--offset", "5", "--json", "--get-offsets"], "are mutually exclusive"),
         ([*HERE, "--offset", "-5"], "--offset"),
         ([*HERE, "--timestamp", "tomorrow"], "2024-05-01T00:00:00Z"),
         ([*HERE, "--timestamp", str(2**63)], "--at: "),

@@ -122,12 +122,12 @@ class BuildRequest(LogRequest):
     def __post_init__(self) -> None:
         super(BuildRequest, self).__post_init__()
         if self.output and self.in_place:
-            self.refuse("{output} and {in_place} exclude each other")
+            self.refuse("{output} and {in_place} are mutually exclusive")
         if not (self.output or self.in_place or self.dry_run):
             self.refuse("no output: give {output} or {in_place}")
         if self.tiered and (self.in_place or self.format is InputFormat.PARQUET):
             conflicting_option = "{in_place}" if self.in_place else "{format} parquet"
-            self.refuse(f"{{tiered}} and {conflicting_option} exclude each other")
+            self.refuse(f"{{tiered}} and {conflicting_option} are mutually exclusive")
         if not self.in_place:
             return
         remote = select_remote(self.inputs)

@@ -75,7 +75,7 @@ class FindRequest(DecodeRequest):
         super(FindRequest, self).__post_init__()
         time_range_ms(self.from_time, self.to_time)
         if self.key is not None and self.key_regex is not None:
-            self.refuse("{key} and {key_regex} exclude each other")
+            self.refuse("{key} and {key_regex} are mutually exclusive")
         if all(getattr(self, name) is None for name in _CONDITIONS):
             *names, last = (f"{{{name}}}" for name in _CONDITIONS)
             self.refuse(

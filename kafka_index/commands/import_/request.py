@@ -229,7 +229,7 @@ class ImportRequest(Request):
         if not self.inputs:
             self.refuse("no input: give {inputs}")
         if self.append and self.overwrite:
-            self.refuse("{append} and {overwrite} exclude each other")
+            self.refuse("{append} and {overwrite} are mutually exclusive")
         if self.layout_properties and self.layout is None:
             self.refuse("{layout_properties} requires {layout}")
         self.settings()

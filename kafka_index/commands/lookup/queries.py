@@ -215,9 +215,9 @@ def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
             raise InputError("a query file has an unknown ending", path=file, expected=endings)
         if form is not forms[0]:
             raise InputError(
-                f"the format of the file differs from {files[0]}",
+                f"the format of the file differs from that of {files[0]}",
                 path=file,
-                hint="look up each format in a separate run",
+                hint="look up the queries of each format in a separate run",
             )
     assert forms[0] is not None  # noqa: S101, because mypy needs it
     return files, forms[0]

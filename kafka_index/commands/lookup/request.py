@@ -281,7 +281,7 @@ class ConsoleLookupRequest(LookupRequest):
         if self.offset is not None and self.at is not None:
             raise ArgumentError("a single query accepts {offset} or {at}, not both")
         if self.as_json and self.as_offsets:
-            raise ArgumentError("{as_json} and {as_offsets} exclude each other")
+            raise ArgumentError("{as_json} and {as_offsets} are mutually exclusive")
         has_records = self.resolve in (None, Resolve.RECORD)
         if not self.has_one_answer and not has_records:
             raise ArgumentError(

@@ -63,6 +63,7 @@ from kafka_index.core.errors import (
     KafkaIndexError,
     LinkedOutError,
     is_retriable,
+    plural,
     without_frames,
 )
 from kafka_index.core.format.config import LogConfig
@@ -307,7 +308,7 @@ class _GroupRestore:
         cleaned_gap_count = sum(log.facts.offsets.cleaned_count for log in logs)
         if cleaned_gap_count:
             restored.notes.append(
-                f"offsets are missing in {cleaned_gap_count} gaps, as after compaction"
+                f"the offsets have {plural(cleaned_gap_count, 'gap')}, such as compaction leaves"
             )
         if salvage is Salvage.NONE and restored.lost:
             first_loss = restored.lost[0]
@@ -796,7 +797,7 @@ def lost_gaps(
                 )
     for number, count in missing.omitted_counts.items():
         source = logs[number].source
-        reason = f"offsets are missing in {count} more gaps of the log"
+        reason = f"the offsets of the log have {plural(count, 'more gap')}"
         segment = source.base_offset, source.log_path
         losses.append(LostRange(*segment, None, None, GAP, reason, is_known=False))
     return losses

@@ -112,10 +112,10 @@ class StatsRequest(LogRequest):
             return
         what_if = limits[0] if limits else "compact"
         if limits and self.compact:
-            self.refuse(f"{{compact}} and {{{what_if}}} exclude each other")
+            self.refuse(f"{{compact}} and {{{what_if}}} are mutually exclusive")
         if self.from_time is not None or self.to_time is not None:
             bound = "from_time" if self.from_time is not None else "to_time"
-            self.refuse(f"{{{what_if}}} and {{{bound}}} exclude each other")
+            self.refuse(f"{{{what_if}}} and {{{bound}}} are mutually exclusive")
         if self.by.milliseconds:
             self.refuse(f"{{by}} must be topic or partition if {{{what_if}}} is given")
 

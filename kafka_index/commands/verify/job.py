@@ -135,7 +135,9 @@ class _Dump:
         listener.on_plan(len(segments), segments.total_bytes, ("segment", "segments"))
         with engine.start(
             "verify",
-            after_failure="the report has the verified partitions: run again",
+            after_failure=(
+                "the report contains the partitions verified so far; run again to verify the others"
+            ),
             listener=listener,
             tasks=len(segments.partitions),
             inputs=[partition.directory for partition in segments.partitions],

@@ -44,7 +44,7 @@ from kafka_index.commands.verify.state_files import (
     epoch_findings,
     find_leftover_files,
 )
-from kafka_index.core.errors import KafkaIndexError, StartRefusedError, is_retriable
+from kafka_index.core.errors import KafkaIndexError, StartRefusedError, is_retriable, plural
 from kafka_index.core.format.names import (
     TXN_INDEX_SUFFIX,
     TopicPartition,
@@ -108,7 +108,7 @@ _CONSUMERS_STUCK = (
 _KEPT_UNREADABLE = "A broker serves the batch, but consumers and followers cannot read it."
 _CORRUPT_INNER_MESSAGE = "Consumers cannot read past the inner message."
 _RECOVERY_FAILS = (
-    "A broker that recovers the segment does not start, or truncates the complete segment."
+    "A broker that recovers the segment does not start, or truncates the segment to zero bytes."
 )
 _SPLIT_IN_RECOVERY = (
     "The offsets of the segment are 2^31 or more apart. Recovery splits the segment."
@@ -320,7 +320,7 @@ def _classify_intact(check: SegmentCheck, gaps: int, *, is_last: bool) -> Classi
         return Classification(FileClass.EMPTY, effect=effect)
     missing_count = check.facts.offsets.cleaned_count + gaps
     missing_text = (
-        f"offsets are missing in {missing_count} places, as compaction leaves them"
+        f"the offsets have {plural(missing_count, 'gap')}, such as compaction leaves"
         if missing_count
         else None
     )

@@ -69,7 +69,7 @@ class VerifyRequest(LogRequest):
         super(VerifyRequest, self).__post_init__()
         for name in ("indexes", "fast"):
             if self.against and getattr(self, name):
-                self.refuse(f"{{against}} and {{{name}}} exclude each other")
+                self.refuse(f"{{against}} and {{{name}}} are mutually exclusive")
 
     @property
     def next_command(self) -> str:

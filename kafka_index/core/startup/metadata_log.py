@@ -408,7 +408,8 @@ def _snapshot_error(path: str, snapshot: SegmentFile) -> str | None:
         return None
     position_bytes = source.stop.position_bytes
     return (
-        f"it is torn at byte {position_bytes}, and no feature level of {_METADATA_VERSION} is left"
+        f"it is torn at byte {position_bytes}, and no record before that byte sets "
+        f"the feature level of {_METADATA_VERSION}"
     )
 
 

@@ -322,7 +322,7 @@ def test_find_prints_decoded_records_of_internal_topics() -> None:
     ("options", "reason"),
     [
         ((), "a condition is required"),
-        (("--key", "a", "--key-regex", "b"), "exclude each other"),
+        (("--key", "a", "--key-regex", "b"), "are mutually exclusive"),
         (("--key-regex", "("), "not valid in RE2 syntax"),
         (("--key", "hex:0"), "the bytes are malformed"),
         (("--key", "base64:?"), "the bytes are malformed"),

@@ -152,7 +152,7 @@ def test_unknown_import_setting_suggests_a_similar_name(
 @pytest.mark.parametrize(
     ("options", "error"),
     [
-        (("--append", "--overwrite"), "--append and --overwrite exclude each other"),
+        (("--append", "--overwrite"), "--append and --overwrite are mutually exclusive"),
         (
             ("--property", "segment.bytes"),
             "--property is malformed (expected NAME=VALUE, found segment.bytes)",

@@ -72,7 +72,7 @@ def test_query_file_matched_twice_is_read_once(tmp_path: Path) -> None:
 def test_query_files_of_two_formats_are_rejected_with_both_formats(tmp_path: Path) -> None:
     put(tmp_path, "a.csv", "b.json")
     with pytest.raises(
-        InputError, match=r"b\.json: the format of the file differs from .*a\.csv"
+        InputError, match=r"b\.json: the format of the file differs from that of .*a\.csv"
     ) as caught:
         found(tmp_path)
     assert caught.value.path == str(tmp_path / "b.json")

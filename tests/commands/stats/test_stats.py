@@ -315,8 +315,8 @@ def test_stats_of_a_split_log_equal_those_of_the_unsplit_log(
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"compact": True, "retention_ms": 1}, "exclude each other"),
-        ({"retention_bytes": 1, "from_time": "today"}, "exclude each other"),
+        ({"compact": True, "retention_ms": 1}, "are mutually exclusive"),
+        ({"retention_bytes": 1, "from_time": "today"}, "are mutually exclusive"),
         ({"compact": True, "by": "hour"}, "topic or partition"),
         ({"keys": 0}, "range"),
         ({"from_time": "2024-01-02", "to_time": "2024-01-01"}, "the time range is empty"),

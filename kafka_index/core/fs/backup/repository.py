@@ -315,7 +315,8 @@ class Repository:
             message,
             path=self.root,
             found=available_backups,
-            hint="run kafka-index backups list; append @ID to read an incomplete backup",
+            hint="list the backups with kafka-index backups list; to read an incomplete backup, "
+            "append @ and its ID to the URI",
         )
 
     def complete_manifests(self, backup_id: str, brokers: tuple[int, ...]) -> list[Manifest]:

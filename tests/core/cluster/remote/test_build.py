@@ -155,7 +155,7 @@ def test_outputs_contain_no_key_material(tmp_path: Path) -> None:
         (["--topic-id", "a"], "--topic-id requires --tiered"),
         (["--tiered", "/", "--tiered-key", "x"], "expected KEYID=PEM"),
         (["--tiered", "/", "--tiered-key", "x=/none"], "/none is not a file"),
-        (["--tiered", "/", "--in-place"], "--tiered and --in-place exclude each other"),
+        (["--tiered", "/", "--in-place"], "--tiered and --in-place are mutually exclusive"),
     ],
 )
 def test_options_without_meaning_for_remote_builds_are_wrong_usage(
