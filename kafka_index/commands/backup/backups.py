@@ -614,7 +614,7 @@ class _GarbageCollector:
             **dict.fromkeys(waiting_manifests, (EXPIRED_FOLDER,)),
             **dict.fromkeys(active_keys, (BACKUPS_FOLDER, EXPIRED_FOLDER)),
         }
-        referenced_names = self._read_referenced_names(folders_by_key)
+        referenced_names = self._read_referenced_object_names(folders_by_key)
         if dry_run:
             for objects in self._list_unreferenced(referenced_names):
                 self._count_deleted(*objects.values())
@@ -664,7 +664,7 @@ class _GarbageCollector:
             if node_id is not None:
                 yield (backup_id, node_id), mtime_ns < collectable_ns
 
-    def _read_referenced_names(
+    def _read_referenced_object_names(
         self, folders_by_key: Mapping[tuple[str, int], tuple[str, ...]]
     ) -> dict[str, set[str]]:
         """Return the names of the objects in manifests, keyed by folder of the partition."""

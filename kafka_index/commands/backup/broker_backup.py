@@ -785,7 +785,7 @@ class BrokerBackup:
     def _still_exists(self, captured: CapturedPartition) -> bool:
         """Return whether a partition still exists, possibly in another directory."""
         try:
-            if captured.is_at(os.stat(captured.path)):
+            if captured.is_same_directory(os.stat(captured.path)):
                 return True
         except OSError:
             pass

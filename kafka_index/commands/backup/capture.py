@@ -294,7 +294,7 @@ class CapturedPartition:
         for log in self.logs:
             log.close()
 
-    def is_at(self, status: os.stat_result) -> bool:
+    def is_same_directory(self, status: os.stat_result) -> bool:
         """Return whether a status belongs to this directory, whose content may have changed."""
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
@@ -499,9 +499,9 @@ class PartitionInspector:
             return False
         # The same ctime means that no name in the directory has changed.
         is_same = (status.st_dev, status.st_ino, status.st_ctime_ns) == inspected.seen_directory
-        return is_same and self._measure_last_log(inspected)
+        return is_same and self._remeasure_last_segment(inspected)
 
-    def _measure_last_log(self, captured: CapturedPartition) -> bool:
+    def _remeasure_last_segment(self, captured: CapturedPartition) -> bool:
         """Measure the last log again; return False if the log was replaced since the inspection."""
         log = captured.logs[-1] if captured.logs else None
         if log is None:
@@ -579,7 +579,7 @@ class PartitionInspector:
             earlier_backup.epochs,
             earlier_backup.snapshot,
         )
-        if not self._measure_last_log(captured):
+        if not self._remeasure_last_segment(captured):
             return None
         if all(
             log.is_stored_as(segment)

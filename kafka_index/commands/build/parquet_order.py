@@ -268,7 +268,7 @@ def read_bin(source: ParquetInput, bin_: Bin) -> Iterator[pa.RecordBatch]:
     names = list(source.columns)
     for numbered_group in bin_.groups:
         first_row, group = numbered_group.first_row, numbered_group.group
-        for batch in read_row_group(source, group, names, _batch_rows(group)):
+        for batch in read_row_group(source, group, names, _rows_per_read(group)):
             skipped = max(first_row_of_bin - first_row, 0)
             rows = batch.slice(
                 skipped, max(min(end_row_of_bin - first_row, batch.num_rows) - skipped, 0)
@@ -282,7 +282,7 @@ def read_bin(source: ParquetInput, bin_: Bin) -> Iterator[pa.RecordBatch]:
 
 def read_all_columns(source: ParquetInput, group: RowGroup) -> Iterator[pa.RecordBatch]:
     """Stream all columns of a row group; raises `InputError` if the file cannot be read."""
-    return read_row_group(source, group, list(source.columns), _batch_rows(group))
+    return read_row_group(source, group, list(source.columns), _rows_per_read(group))
 
 
 @contextmanager
@@ -295,7 +295,7 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
         yield counted
         return
     source = counted.source
-    batch_rows = min(_batch_rows(numbered_group.group) for numbered_group in counted.groups)
+    batch_rows = min(_rows_per_read(numbered_group.group) for numbered_group in counted.groups)
     with TemporaryDirectory(dir=workspace(), prefix="sorted") as folder:
         path = os.path.join(folder, "sorted.parquet")
         batches = chain.from_iterable(
@@ -321,7 +321,7 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
         yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), workers)
 
 
-def _batch_rows(group: RowGroup) -> int:
+def _rows_per_read(group: RowGroup) -> int:
     return max(1, min(_CHUNK_ROWS, _CHUNK_BYTES // max(group.row_bytes, 1)))
 
 

@@ -492,7 +492,7 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
             read_dictionary=[TOPIC] if schema.field(TOPIC).type == pa.string() else [],
         ) as parquet_file:
             batches = parquet_file.iter_batches(
-                batch_size=_batch_rows(footer, split.row_groups, max_rows),
+                batch_size=_rows_per_read(footer, split.row_groups, max_rows),
                 row_groups=list(split.row_groups),
                 use_threads=False,
             )
@@ -518,7 +518,7 @@ def _divide_row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple
     yield tuple(groups)
 
 
-def _batch_rows(footer: pq.FileMetaData, row_groups: Sequence[int], max_rows: int) -> int:
+def _rows_per_read(footer: pq.FileMetaData, row_groups: Sequence[int], max_rows: int) -> int:
     groups = [footer.row_group(number) for number in row_groups]
     rows = max(sum(group.num_rows for group in groups), 1)
     size = max(sum(group.total_byte_size for group in groups), 1)

@@ -290,7 +290,7 @@ class BackupSource:
                 settled_offsets = self._settled_offsets_before(until.time_ms)
         replicas = [replica_list[0] for replica_list in dump.replicas.values()]
         if all(replica.partition.topic != TRANSACTION_STATE_TOPIC for replica in replicas):
-            replicas += self._read_transaction_states()
+            replicas += self._read_transaction_state_topic()
         logs = []
         for replica in replicas:
             partition_backup = self._partition_backup(replica.partition)
@@ -336,7 +336,7 @@ class BackupSource:
         name = repository.newest_complete(time_ms)
         return {} if name is None else _settled_offsets(Backup(repository, name))
 
-    def _read_transaction_states(self) -> list[Replica]:
+    def _read_transaction_state_topic(self) -> list[Replica]:
         """Read ``__transaction_state`` of the backup if the request excludes the topic."""
         if all(partition.topic != TRANSACTION_STATE_TOPIC for partition in self.backup.copies):
             return []

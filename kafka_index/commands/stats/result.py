@@ -357,7 +357,7 @@ class LogStats(Result):
         return self._skipped
 
     @property
-    def _base_rows(self) -> list[StatsRow]:
+    def _rows_without_replicas(self) -> list[StatsRow]:
         """The rows that count each partition once."""
         if self._request.by is StatsBy.PARTITION:
             return [row for row in self._rows if row.is_base]
@@ -413,7 +413,7 @@ class LogStats(Result):
             facts.append(f"only the {order} {row_counts} are shown; --report FILE writes all rows")
         if not self._reads_records:
             facts.append("only batch headers were read; checksums were not verified")
-        deleted = sum(row.deleted_bytes or 0 for row in self._base_rows)
+        deleted = sum(row.deleted_bytes or 0 for row in self._rows_without_replicas)
         if deleted:
             facts.append(
                 f"{format_bytes(deleted)} of deleted batches before the log start offsets were not "
@@ -481,7 +481,7 @@ class LogStats(Result):
     @property
     def counts(self) -> Mapping[str, int]:
         """Topics, records and batches, with each partition counted once; and skipped ranges."""
-        rows = self._base_rows
+        rows = self._rows_without_replicas
         return {
             "topics": len({row.topic for row in rows}),
             "rows": len(self._rows),
@@ -493,7 +493,10 @@ class LogStats(Result):
     @property
     def sizes_bytes(self) -> Mapping[str, int]:
         """The size of the counted batches, with each partition counted once; and of all logs."""
-        return {"batches": sum(row.size_bytes for row in self._base_rows), "logs": self._log_bytes}
+        return {
+            "batches": sum(row.size_bytes for row in self._rows_without_replicas),
+            "logs": self._log_bytes,
+        }
 
     def to_arrow(self) -> pa.Table:
         """Return the rows of the report."""

@@ -57,14 +57,14 @@ def to_file_kind(suffix: str) -> FileKind:
 
 
 class FileClass(StrEnum):
-    """How a file compares with the file that a build would write; `explained` is the meaning."""
+    """How an existing file compares with the file that a build would write, with its `meaning`."""
 
-    explained: str
+    meaning: str
 
-    def __new__(cls, value: str, explained: str = "") -> Self:
+    def __new__(cls, value: str, meaning: str = "") -> Self:
         member = str.__new__(cls, value)
         member._value_ = value
-        member.explained = explained
+        member.meaning = meaning
         return member
 
     IDENTICAL = "identical", "the same bytes as a build writes"
@@ -322,7 +322,7 @@ VERIFY_REPORT = ReportSpec(
         {
             file_class.value: Meaning(
                 GOOD if file_class in _GOOD_CLASSES else NOTABLE,
-                file_class.explained,
+                file_class.meaning,
                 # A missing file cannot be dumped.
                 None if file_class is FileClass.MISSING else _DUMP,
             )
@@ -597,7 +597,7 @@ class Verification(Result):
                 else GOOD
                 if file_class in _GOOD_CLASSES
                 else NOTABLE,
-                meanings.get(file_class, file_class.explained),
+                meanings.get(file_class, file_class.meaning),
             )
             for file_class in FileClass
             if counts.files[file_class]

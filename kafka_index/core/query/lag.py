@@ -111,7 +111,9 @@ def _compute_rows(
             commit,
             records,
             row,
-            _end_at_commit(commit, times, row, log_end_offset) if is_history else log_end_offset,
+            _log_end_offset_at_commit(commit, times, row, log_end_offset)
+            if is_history
+            else log_end_offset,
         )
         reference_ms = commit.commit_timestamp_ms if is_history else _found_timestamp(times, row)
         if not is_history:
@@ -152,7 +154,7 @@ def _base_row(
     }
 
 
-def _end_at_commit(
+def _log_end_offset_at_commit(
     commit: CommittedOffset, times: Answers, row: int, log_end_offset: int | None
 ) -> int | None:
     match Status(int(times.status[row])):

@@ -165,7 +165,7 @@ class ProtobufFile:
         try:
             for file in _compile(text, references or {}):
                 for message in file.message_type:
-                    _restore_maps(message)
+                    _mark_map_entries(message)
                 pool.Add(file)
                 self._file = pool.FindFileByName(file.name)
         except (TypeError, KeyError) as error:
@@ -265,8 +265,8 @@ def _protoc_message(error: Exception) -> str:
         return decode_error.object.decode(errors="replace")
 
 
-def _restore_maps(message: Any) -> None:
-    """Restore the maps that Karapace stores as repeated messages."""
+def _mark_map_entries(message: Any) -> None:
+    """Mark the map entries of a message that Karapace stores as repeated messages."""
     entries = {entry.name: entry for entry in message.nested_type}
     for member in message.field:
         words = member.name.split("_")
@@ -283,7 +283,7 @@ def _restore_maps(message: Any) -> None:
         ):
             entry.options.map_entry = True
     for nested in message.nested_type:
-        _restore_maps(nested)
+        _mark_map_entries(nested)
 
 
 class ProtobufMessage:

@@ -148,7 +148,7 @@ class GroupState(TopicState):
             return
         record_type = GROUP_CODEC.record_type(key)
         if not self._count_record(
-            partial(_validate_record, GROUP_CODEC, key, record.value, self._latest)
+            partial(_read_type_name, GROUP_CODEC, key, record.value, self._latest)
         ):
             return
         if record_type == _LEGACY_OFFSET_COMMIT:
@@ -373,7 +373,7 @@ class TransactionLogState(TopicState):
         if record.key is None:
             raise CorruptRecordError("the record has no key")
         key = record.key
-        read_name = partial(_validate_record, TRANSACTION_CODEC, key, record.value, self._latest)
+        read_name = partial(_read_type_name, TRANSACTION_CODEC, key, record.value, self._latest)
         if not self._count_record(read_name):
             return
         if record.value is None:
@@ -463,7 +463,7 @@ class RemoteLogState(TopicState):
             )
 
 
-def _validate_record(
+def _read_type_name(
     codec: CoordinatorCodec, key: bytes, value: bytes | None, validated_keys: Container[bytes]
 ) -> str:
     """Return the name of a record; raise `CorruptRecordError` if a broker cannot read the record.

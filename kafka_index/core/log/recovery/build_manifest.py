@@ -96,7 +96,7 @@ MANIFEST_FILES = pa.schema(
 
 
 @dataclass(frozen=True, slots=True)
-class _Head:
+class _ManifestHeader:
     """The scalar fields of a manifest, as stored in JSON."""
 
     run_id: str
@@ -159,7 +159,7 @@ class BuildManifest:
             ):
                 return None
             files_start = envelope["segments_bytes"]
-            fields = convert_fields(envelope["record"], _Head)
+            fields = convert_fields(envelope["record"], _ManifestHeader)
             return cls(
                 fields.run_id,
                 ScanSettings(*fields.settings),
