@@ -3,12 +3,12 @@
 `agent.back_up` calls the methods of `BrokerBackup` in this order:
 
 1. `inspect` inspects all partitions before the first capture. The batches found are settled: the
-   ``__transaction_state`` of the backup contains their transactions.
+   ``__transaction_state`` in the backup contains the transactions of these batches.
 2. `capture_coordinators` reads log start offsets and captures the coordinators' topics.
    `capture_others` captures all other topics.
 3. `await_high_watermarks` waits for high watermarks that were written after the captures.
-4. `store` uploads new batches as chunks. No manifest refers to them until `commit`. The next backup
-   finds the chunks of a killed backup by name.
+4. `store` uploads new batches as chunks. No manifest refers to these chunks until `commit`. The
+   next backup finds the chunks of a killed backup by name.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ from kafka_index.core.logdir.data_directory import OffsetCheckpoint
 from kafka_index.core.logdir.metadata_files import MetaProperties, read_topic_id
 from kafka_index.core.records.decompression import shared_budget
 
-#: Broker setting for the checkpoint interval, and its default.
+#: Broker setting for the interval between high watermark checkpoints, and its default.
 INTERVAL_SETTING = "replica.high.watermark.checkpoint.interval.ms"
 DEFAULT_INTERVAL_MS = 5000
 
@@ -102,8 +102,8 @@ def checkpoint_interval_ms(properties: Mapping[str, str] | None) -> int:
     return interval_ms if interval_ms is not None and interval_ms > 0 else DEFAULT_INTERVAL_MS
 
 
-# Timeout for two replacements of a checkpoint, in intervals. It is longer if a broker, which may be
-# busy, has locked the directory.
+# Timeout for two replacements of a checkpoint, in checkpoint intervals. The timeout is longer if a
+# running broker, which may be busy, has locked the directory.
 _INTERVALS_IF_LOCKED, _INTERVALS = 12, 3
 _POLL_S = 0.05
 # A response takes milliseconds, unless a topic was deleted concurrently.
@@ -123,7 +123,7 @@ class BrokerCheckpoint:
 
     @classmethod
     def read(cls, directory: str, name: str) -> BrokerCheckpoint:
-        """Read a checkpoint; empty if the file is missing, or a broker cannot read the file."""
+        """Read a checkpoint; empty if the file is missing, or if a broker could not parse it."""
         path, mtime_ns = os.path.join(directory, name), 0
         try:
             data, status = read_noatime(path)
@@ -141,7 +141,8 @@ class BrokerCheckpoint:
     def find_offset(self, partition: CapturedPartition, *, must_be_later: bool) -> int | None:
         """Return the offset of a partition.
 
-        With `must_be_later`, None if the offset may belong to an earlier topic of the same name.
+        With `must_be_later`, returns None if the checkpoint is older than the topic ID: its offset
+        may belong to an earlier topic of the same name.
         """
         is_later = not must_be_later or self.mtime_ns > partition.id_ns
         return self.offsets.get(partition.partition) if is_later else None
@@ -171,13 +172,14 @@ class HighWatermarks:
 
 
 class CheckpointWatcher:
-    """Waits until the checkpoints of data directories have been replaced twice.
+    """Waits until the high watermark checkpoints of data directories have been replaced twice.
 
     A broker writes high watermarks every five seconds, and collects all values before it writes
-    them. So the first replacement after a capture may contain older values, but not the second.
+    them. The first replacement after a capture may therefore contain values from before the
+    capture. The second replacement does not.
 
     A broker writes no checkpoint in a directory without partitions, such as the directory of its
-    metadata log. So a directory is watched only while one of its captured partitions exists.
+    metadata log. A directory is therefore watched only while one of its captured partitions exists.
     """
 
     def __init__(
@@ -227,7 +229,7 @@ class CheckpointWatcher:
     def read(self, source: Source) -> HighWatermarks:
         """Return the current content of the checkpoints.
 
-        The time of old checkpoints is the earliest modification time of their files.
+        For `Source.OLD_CHECKPOINT`, the time is the earliest modification time of the checkpoints.
         """
         offsets: dict[TopicPartition, int] = {}
         time_ms = now_ms()
@@ -236,7 +238,8 @@ class CheckpointWatcher:
             if source is Source.OLD_CHECKPOINT and checkpoint.offsets:
                 time_ms = min(time_ms, checkpoint.mtime_ns // _MS_NS)
             for partition, offset in checkpoint.offsets.items():
-                # While a partition moves, two checkpoints contain it. High watermarks only grow.
+                # While a partition moves between data directories, both checkpoints contain the
+                # partition. The greater offset is newer, because high watermarks only grow.
                 offsets[partition] = max(offset, offsets.get(partition, 0))
         return HighWatermarks(offsets, source, time_ms)
 
@@ -299,20 +302,20 @@ async def _request_end_offsets(
         await consumer.stop()
 
 
-# With this many new bytes, existing objects of a killed backup are listed and reused.
+# If a partition has more new bytes, its folder is listed to reuse objects of a killed backup.
 _MIN_LISTING_BYTES = 1 << 20
 _LOGGER = logging.getLogger(__name__)
 _METADATA_ATTEMPTS = 20
 _METADATA_PAUSE_S = 0.2
 _UPLOAD_THREADS = 4
 _MB = 1_000_000
-#: Topics that every backup contains, whatever topics are requested.
+#: Topics that every backup contains, even if they are not requested.
 _ALWAYS_STORED = frozenset({*COORDINATOR_TOPICS, CLUSTER_METADATA_TOPIC})
 
 
 @dataclass(frozen=True)
 class Broker:
-    """A broker by its data directories, each with its ``meta.properties``."""
+    """A broker with its data directories, identified by their ``meta.properties``."""
 
     node_id: int
     cluster_id: str
@@ -433,7 +436,7 @@ class BrokerBackup:
 
     @property
     def brokers(self) -> tuple[int, ...]:
-        """The brokers that a backup expects."""
+        """The brokers that this backup expects."""
         node_ids = self._request.brokers or self.repository.file().brokers
         if not node_ids and self.previous is not None:
             node_ids = self.previous.brokers
@@ -477,7 +480,7 @@ class BrokerBackup:
         )
 
     def await_high_watermarks(self) -> None:
-        """If a log has new batches, wait for high watermarks from after the capture."""
+        """If a log has new batches, wait for high watermarks written after the capture."""
         self._cluster = self._read_cluster()
         if all(map(self._is_stored, self._capture.partitions.values())):
             self._high_watermarks = HighWatermarks({}, Source.EARLIER_BACKUP, now_ms())
@@ -485,10 +488,10 @@ class BrokerBackup:
             self._high_watermarks = self._request_high_watermarks() or self._watcher.wait()
 
     def await_elections(self) -> None:
-        """Wait for high watermarks again, for partitions whose leader was killed.
+        """Wait again for high watermarks, because the leader of some partitions was killed.
 
-        A follower learns the last high watermark of the old leader from the new leader. The killed
-        broker's agent has waited for longer than an election takes.
+        The new leader sends the high watermark to its followers. The agent of the killed broker has
+        waited for longer than an election takes, so the new leader is elected by now.
         """
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
             self._high_watermarks = self._new_watcher().wait()
@@ -496,9 +499,9 @@ class BrokerBackup:
     def _request_high_watermarks(self) -> HighWatermarks | None:
         """Request high watermarks from the running broker.
 
-        None without a bootstrap server, or if the request fails. Followers use their checkpoint,
-        however old: below the high watermark of the leader, a follower may have different batches,
-        which it is about to truncate.
+        Returns None without a bootstrap server, or if the request fails. Partitions that this
+        broker follows keep the offset in its checkpoint, however old. Below the leader's high
+        watermark, a follower may have other batches, which it is about to truncate.
         """
         address = self._request.bootstrap_server
         led_partitions = {
@@ -547,7 +550,7 @@ class BrokerBackup:
         return inspected_partitions
 
     def forget_skipped(self, brokers: Collection[int]) -> None:
-        """Do not report skipped partitions that another broker of the backup leads."""
+        """Forget the skipped partitions whose leader is another broker of the backup."""
         topics = {} if self._cluster is None else self._cluster.topics
         leaders = {
             TopicPartition(topic.name, number): partition.leader
@@ -560,7 +563,7 @@ class BrokerBackup:
                 del self._capture.skipped[partition]
 
     def store(self, is_selected: Callable[[str], bool] = lambda _: True) -> None:
-        """Store the selected partitions, given by folder, that are not stored yet."""
+        """Store the captured partitions whose folder is selected and that are not stored yet."""
         with ChunkUploader(self.repository, _UPLOAD_THREADS) as uploads:
             pending_uploaders = [
                 uploader
@@ -645,7 +648,7 @@ class BrokerBackup:
     def _store_partition(
         self, captured: CapturedPartition, uploads: ChunkUploader
     ) -> PartitionUploader | None:
-        """Read a partition and upload its chunks; None if the partition was deleted."""
+        """Read a partition and start to upload its chunks; None if the partition was deleted."""
         is_compacted = self._is_compacted(captured)
         if captured.known is not None:
             uploader = PartitionUploader(
@@ -711,14 +714,15 @@ class BrokerBackup:
                 with suppress(MissingManifestError):  # The manifest has just expired.
                     manifest = self.repository.read_base_manifest(backup_id, node_id)
                     for partition in manifest.partitions:
-                        # The files of another broker are different files.
+                        # This broker's files have other inodes than the other broker's, so they are
+                        # not compared.
                         self._replica_partitions[partition.topic_partition, partition.topic_id] = (
                             msgspec.structs.replace(partition, segments=(), seen_directory=None)
                         )
         return self._replica_partitions.get(key)
 
     def _finish_partition(self, uploader: PartitionUploader) -> None:
-        """Wait for the chunks of a partition, and add the partition to the manifest."""
+        """Wait for the uploads of a partition, and add the partition to the manifest."""
         captured, leader = uploader.captured, self._leader(uploader.captured)
         partition_backup = uploader.finish(
             is_leader=None if leader is None else leader == self.broker.node_id and self.is_running,
@@ -745,7 +749,7 @@ class BrokerBackup:
         self._rows.append(uploader.report_row(partition_backup))
 
     def _skipped_partitions(self) -> Iterator[SkippedPartition]:
-        """Yield the skipped partitions, and add their rows."""
+        """Yield the skipped partitions, and add their rows to the report."""
         previous_counts = {
             (skipped_partition.topic, skipped_partition.partition): skipped_partition.backups
             for skipped_partition in (self.previous.skipped if self.previous else ())

@@ -1,8 +1,8 @@
-"""The capture of the partitions of data directories, group by group.
+"""Capture the partitions in the data directories of a broker, group by group.
 
-All partitions are inspected before the first one is captured. Capturing a partition means to
-inspect it again, which takes microseconds if its directory has not changed. A captured log is
-opened and measured; its batches are read later.
+All partitions are inspected before the first partition is captured. To capture a partition, it is
+inspected again, which takes microseconds if its directory has not changed. The inspection opens new
+logs and finds the end of their batches, but the batches are read later.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ from kafka_index.core.log.scan.scanner import entry_length, read_last_offset
 from kafka_index.core.logdir.metadata_files import parse_topic_id
 
 _END_ATTEMPTS, _END_PAUSE_S = 5, 0.001
-# A v0 message without key and value.
+# Size of a v0 message without key and value.
 _MIN_BATCH_BYTES = LOG_OVERHEAD_BYTES + 14
 _SEARCH_WINDOW_BYTES = 1 << 20
 _RESERVED_DESCRIPTORS = 256
@@ -74,9 +74,9 @@ COORDINATOR_TOPICS = (TRANSACTION_STATE_TOPIC, CONSUMER_OFFSETS_TOPIC)
 
 
 class SkippedError(Exception):
-    """A partition is skipped by this backup.
+    """A partition that this backup must skip.
 
-    `is_fault` means that later backups would skip the partition too, unless it is `retriable`.
+    If `is_fault`, later backups will skip the partition too, unless the error is `retriable`.
     """
 
     def __init__(self, reason: str, *, is_fault: bool = False, retriable: bool = False) -> None:
@@ -96,18 +96,18 @@ class ConcurrentChangeError(Exception):
 
 
 class RemovedError(Exception):
-    """A directory or file was deleted concurrently."""
+    """The partition directory was deleted during the inspection."""
 
 
 class CapturedLog(msgspec.Struct, gc=False):
-    """A captured log.
+    """The `.log` file of a segment of an inspected or captured partition.
 
     Attributes
     ----------
     end_bytes : int
-        End of the batches, before the zeros of a preallocated log.
+        Position after the last batch; in a preallocated file, zeros follow.
     settled_bytes : int
-        Bytes that existed before any log was captured.
+        End of the batches that existed before any log was captured.
     descriptor : int
         -1 if the log is not open: no batch needs to be read, or too many files are open.
     """
@@ -123,7 +123,7 @@ class CapturedLog(msgspec.Struct, gc=False):
     descriptor: int = -1
 
     def is_stored_as(self, earlier_segment: SeenSegment | None) -> bool:
-        """Return whether an earlier backup stored the complete file and the file is unchanged."""
+        """Return whether an earlier backup stored all batches of the file, now unchanged."""
         return (
             earlier_segment is not None
             and earlier_segment.is_done
@@ -164,9 +164,9 @@ class CapturedLog(msgspec.Struct, gc=False):
         raise SkippedError(f"{self.path} was deleted or replaced before the backup read the file")
 
     def find_end(self, start_bytes: int) -> None:
-        """Find the end of the batches by their headers, from the start of a batch.
+        """Set `end_bytes` by following the batch headers from `start_bytes`, the start of a batch.
 
-        Errors are reported when the batches are read.
+        Errors are ignored: they are reported when the batches are read.
         """
         self.end_bytes = self.size_bytes
         was_open = self.descriptor >= 0
@@ -193,7 +193,7 @@ class CapturedLog(msgspec.Struct, gc=False):
 
 
 def _find_zeros(descriptor: int, position: int, size_bytes: int) -> int | None:
-    """Return the start of the zeros after the batches; None if other bytes follow the batches."""
+    """Return the position of the zeros after the last batch; None if other bytes follow it."""
     if position > size_bytes:
         return None
     for _ in range(_END_ATTEMPTS):
@@ -258,15 +258,17 @@ class CapturedPartition:
     seen_directory : tuple of int, optional
         The `directory_version` of the partition directory.
     id_ns : int
-        Time at which the topic ID was written. An earlier checkpoint may belong to another topic.
+        Modification time of ``partition.metadata``. A checkpoint written before this time may
+        belong to an earlier topic of the same name.
     logs : list of CapturedLog
-        Ascending; only the last log if `known` is given.
+        In order of base offset; only the last log if `known` is given.
     files : dict of str to bytes
-        Files of the metadata log that are stored unchanged.
+        Files of the metadata log that are stored unchanged, by name.
     known : PartitionBackup, optional
         The partition in an earlier backup, if all files are unchanged since then.
     is_cleaned : bool
-        Whether the log is compacted; only set for partitions of an earlier backup of this process.
+        Whether the log is compacted; set only when a later backup of this process reuses this
+        object.
     """
 
     partition: TopicPartition
@@ -295,7 +297,7 @@ class CapturedPartition:
             log.close()
 
     def is_same_directory(self, status: os.stat_result) -> bool:
-        """Return whether a status belongs to this directory, whose content may have changed."""
+        """Return whether a stat result is of this directory, even if its content has changed."""
         return (status.st_dev, status.st_ino) == (self.device, self.inode)
 
 
@@ -303,11 +305,12 @@ InspectedPartitions = dict[TopicPartition, CapturedPartition]
 
 
 class LogCapture:
-    """The partitions of data directories, inspected and then captured, group by group.
+    """Inspects all partitions in data directories, then captures them group by group.
 
     `earlier_backups` is passed to `PartitionInspector`. `inspected_partitions` has the partitions
-    that an earlier backup of this process inspected and other brokers stored. In an unchanged
-    directory, only the last log and the files that the log cleaner may replace are inspected.
+    that an earlier backup of this process inspected and other brokers stored. If the directory of
+    such a partition is unchanged, only the end of the last log is determined again. The other logs
+    are opened only if the log cleaner may replace them.
     """
 
     def __init__(
@@ -321,7 +324,8 @@ class LogCapture:
         self._is_requested = is_requested
         self._inspector = PartitionInspector(directories, earlier_backups)
         self._partitions_by_name: dict[str, TopicPartition | None] = {}
-        # The newest listing. The versions are None if a directory changed during the listing.
+        # The newest listing of the data directories, and their versions. The versions are None if a
+        # data directory changed during the listing.
         self._listing: list[tuple[TopicPartition, int, int]] = []
         self._listing_versions: list[tuple[int, int, int] | None] | None = None
         self._inspected_partitions = inspected_partitions or {}
@@ -333,7 +337,7 @@ class LogCapture:
             captured.close()
 
     def inspect(self) -> None:
-        """Inspect all partitions; the batches found precede every capture."""
+        """Inspect all partitions, and record the ends of batches that precede every capture."""
         earlier_inspections, self._inspected_partitions = self._inspected_partitions, {}
         for partition, directory in self._locate_partitions(lambda _: True).items():
             # A partition that cannot be inspected now may be captured later.
@@ -370,10 +374,12 @@ class LogCapture:
         return any(os.path.isdir(os.path.join(directory, name)) for directory in self._directories)
 
     def _locate_partitions(self, is_selected: Callable[[str], bool]) -> dict[TopicPartition, int]:
-        """Return the directories of partitions, from two equal listings or one atomic listing.
+        """Return the data directory of each partition, as an index, from a reliable listing.
 
-        The listing is repeated while a partition is in two directories, or in only one of two
-        listings. After the last attempt, such a partition is skipped.
+        A listing is reliable if no data directory changed during the listing, or if two listings in
+        a row are equal. While this is not so, or a partition is in two data directories, the
+        listing is repeated. After the last attempt, partitions that were created or moved are
+        skipped.
         """
         previous_listing = second_last_listing = None
         for _ in attempts(at_once=2):
@@ -397,9 +403,10 @@ class LogCapture:
     def _list_partitions(
         self, is_selected: Callable[[str], bool]
     ) -> dict[TopicPartition, set[tuple[int, int]]]:
-        """Return directories and inodes of the live partitions.
+        """Return the data directory (as an index) and the inode of the selected partitions.
 
-        The directories are listed again only if one has changed since the newest listing.
+        The data directories are listed again only if one of them has changed since the newest
+        listing.
         """
         versions = self._directory_versions()
         if versions is None or versions != self._listing_versions:
@@ -425,7 +432,7 @@ class LogCapture:
         return self._partitions_by_name[name]
 
     def _directory_versions(self) -> list[tuple[int, int, int] | None] | None:
-        """Return the versions of the directories; None if a change may keep the same ctime."""
+        """Return the version of each data directory; None if one is unknown."""
         now_ns = time.time_ns()
         try:
             versions = [directory_version(os.stat(path), now_ns) for path in self._directories]
@@ -458,8 +465,8 @@ def _list_directories(path: str) -> list[tuple[str, int]]:
 class PartitionInspector:
     """Inspects the partitions of data directories.
 
-    `earlier_backups` has the partitions of an earlier backup: an unchanged directory is not listed,
-    and an unchanged log is not opened.
+    `earlier_backups` contains the partitions of an earlier backup. A directory that is unchanged
+    since then is not listed, and an unchanged log is not opened.
     """
 
     def __init__(
@@ -468,7 +475,7 @@ class PartitionInspector:
         self._directories = directories
         self._earlier_backups = earlier_backups
         self._open_files = OpenFiles()
-        # The ends of the batches of last logs, keyed by device and inode.
+        # The end of the batches in each partition's last log, keyed by device and inode.
         self._batch_ends: dict[tuple[int, int], int] = {}
 
     def inspect(
@@ -487,7 +494,8 @@ class PartitionInspector:
                 _copy_settled_bytes(current, inspected)
             return current
         finally:
-            # Close `inspected` only now, because the inode of an open file is not reused.
+            # Close `inspected` only after the new inspection, because the inodes of open files are
+            # not reused.
             if inspected is not None and current is not inspected:
                 inspected.close()
 
@@ -533,7 +541,7 @@ class PartitionInspector:
     def _inspect_until_unchanged(
         self, partition: TopicPartition, directory: int
     ) -> CapturedPartition:
-        """Inspect a partition, again if the partition changed during the inspection."""
+        """Inspect a partition; repeat the inspection if the partition changed during it."""
         path = os.path.join(self._directories[directory], partition.directory_name)
         reason = ""
         for attempt in attempts(at_once=1):
@@ -558,7 +566,7 @@ class PartitionInspector:
     def _reuse_earlier(
         self, partition: TopicPartition, path: str, directory: int
     ) -> CapturedPartition | None:
-        """Return a partition whose directory is unchanged since an earlier backup, else None."""
+        """Return a partition as in an earlier backup; None if the directory has changed."""
         earlier_backup = self._earlier_backups.get(partition)
         if earlier_backup is None or earlier_backup.seen_directory is None:
             return None
@@ -587,7 +595,7 @@ class PartitionInspector:
         ):
             captured.known = earlier_backup
             return captured
-        # All logs before the last log are stored.
+        # The earlier backup has stored all logs except the last one.
         captured.logs = [
             *(_log_from_segment(path, segment) for segment in earlier_backup.segments[:-1]),
             *captured.logs,
@@ -691,16 +699,16 @@ class PartitionInspector:
 
 
 def directory_version(directory: os.stat_result, started_ns: int) -> tuple[int, int, int] | None:
-    """Return device, inode and ctime of a directory; None if a change may keep the same ctime.
+    """Return device, inode and ctime of a directory; None if a later change may keep the ctime.
 
-    `started_ns` is the time before the inspection.
+    `started_ns` is a time before the directory was read.
     """
     is_settled = started_ns - directory.st_ctime_ns > _CTIME_RESOLUTION_NS
     return (directory.st_dev, directory.st_ino, directory.st_ctime_ns) if is_settled else None
 
 
 def attempts(at_once: int) -> Iterator[int]:
-    """Count attempts, with a pause before each after the first `at_once`."""
+    """Yield the number of each attempt; pause before all attempts except the first `at_once`."""
     for number in range(MAX_ATTEMPTS):
         if number >= at_once:
             time.sleep(_ATTEMPT_PAUSE_S)
@@ -708,7 +716,7 @@ def attempts(at_once: int) -> Iterator[int]:
 
 
 def _parse_logs(names: Sequence[str]) -> dict[int, str]:
-    """Return the base offsets of the logs, ascending, with their names.
+    """Return the names of the `.log` files, keyed by ascending base offset.
 
     Raises `ConcurrentChangeError` while the log cleaner renames files.
     """
@@ -751,13 +759,13 @@ def _read_epochs(directory_fd: int, names: Sequence[str], path: str) -> tuple[tu
 def _read_snapshot(
     directory_fd: int, names: Sequence[str], logs: Sequence[CapturedLog]
 ) -> bytes | None:
-    """Return the producer snapshot at the start of the first log."""
+    """Return the producer snapshot at the base offset of the first log; None if it is missing."""
     name = segment_file_name(logs[0].base_offset, SNAPSHOT_SUFFIX) if logs else ""
     return read_noatime(name, dir_fd=directory_fd)[0] if name in names else None
 
 
 def _read_metadata_files(directory_fd: int, names: Sequence[str]) -> dict[str, bytes]:
-    """Return the newest snapshot of the metadata log, and its quorum state."""
+    """Return the newest snapshot of the metadata log and the quorum state file, by name."""
     snapshots = sorted(name for name in names if is_metadata_snapshot(name))
     file_names = [*snapshots[-1:], *([QUORUM_STATE] if QUORUM_STATE in names else [])]
     return {name: read_noatime(name, dir_fd=directory_fd)[0] for name in file_names}
@@ -792,7 +800,7 @@ def _refuse_changes(
 
 
 def _copy_settled_bytes(captured: CapturedPartition, inspected: CapturedPartition | None) -> None:
-    """Copy the settled bytes of each log from the inspection before the captures."""
+    """Copy `settled_bytes` of each log from the inspection that preceded all captures."""
     if inspected is None or inspected.topic_id != captured.topic_id:
         return
     settled_sizes = {(log.path, log.device, log.inode): log.settled_bytes for log in inspected.logs}
@@ -819,10 +827,10 @@ def open_reader(
 def find_batch(
     log: CapturedLog, last_offset: int, header: bytes, expected_end_bytes: int, bandwidth: Bandwidth
 ) -> int | None:
-    """Return the end position of the batch with a header; None if the log has no such batch.
+    """Return the end position of the batch with this header; None if the log lacks the batch.
 
-    If the batch does not end at `expected_end_bytes`, as in an earlier backup, the headers are
-    searched. Raises `SkippedError` if the log cannot be read.
+    If the batch no longer ends at `expected_end_bytes`, the headers of all batches are searched.
+    Raises `SkippedError` if the log cannot be read.
     """
     size_bytes = LOG_OVERHEAD_BYTES + entry_length(np.frombuffer(header, np.uint8))
     with open_reader(log, log.size_bytes, bandwidth) as file:
@@ -860,7 +868,7 @@ def _search_header(
             is_same = window[start : start + len(header)].tobytes() == header
             return position + start + int(columns[1, row]) if is_same else None
         if not count:
-            # A log may be shorter than when it was captured.
+            # The broker may have truncated the log since the capture.
             if code != SCAN_NEED_BYTES or is_truncated:
                 return None
             window_bytes = max(2 * window_bytes, LOG_OVERHEAD_BYTES + entry_length(window))

@@ -1,9 +1,9 @@
 """Log chunks: ranges of complete batches, read from an open log and uploaded by threads.
 
 A chunk ends at the end of its segment at the latest. Without compaction, chunks have the maximum
-size. The log cleaner rewrites compacted logs, but most batches stay unchanged. So chunks of a
-compacted log end after batches that are selected by their checksums, and unchanged batches form the
-same chunks at any position.
+size. The log cleaner rewrites compacted logs, but most batches stay unchanged. Therefore, the
+batches at which chunks of a compacted log end are selected by their checksums. Unchanged batches
+then form the same chunks, whatever their position in the log.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ _OFFSET_DELTA_END = 27
 _CRC_VALUES = 1 << 32
 # Maximum size of chunks that are read and not yet uploaded.
 _MAX_IN_FLIGHT_BYTES = 3 * MAX_CHUNK_BYTES
-# Minimum number of merged chunks, and minimum ratio of the merged size to the largest chunk.
+# Chunks are merged if there are at least this many, and if the merged chunk is at least this many
+# times as large as the largest of them.
 _MIN_MERGED_CHUNKS, _MIN_GROWTH = 16, 8
 
 
@@ -89,16 +90,17 @@ class BatchRange(NamedTuple):
 
 
 class LogChunkReader:
-    """Reads the valid batches of a log from a position up to a high watermark.
+    """Reads the batches of a log from a position up to a high watermark.
 
     Attributes
     ----------
     position, next_offset : int
-        Position and offset after the batches that were read.
+        Position and offset after the last batch that was read.
     is_below : bool
-        Whether the batches ended at the high watermark, not at the end of the log.
+        Whether reading ended at the high watermark, before the end of the log.
     settled_offset : int
-        End of the batches that existed before any log was captured; 0 if there are none.
+        Offset after the last batch that existed before any log was captured; 0 without such a
+        batch.
     has_gap : bool
         Whether offsets are missing between batches.
     """
@@ -127,7 +129,7 @@ class LogChunkReader:
         self._is_at_limit = False
 
     def batch_ranges(self, *, is_cleaned: bool) -> Iterator[BatchRange]:
-        """Yield the batches; raises `SkippedError` if a batch is corrupt or cannot be read."""
+        """Yield the batches of each chunk; raises `SkippedError` if a batch is unreadable."""
         log = self._log
         if self.position >= self._size_bytes:
             return
@@ -171,7 +173,7 @@ class LogChunkReader:
             read_bytes = file.read_into(self.position, buffer.data)
             self.read_bytes += read_bytes
             if read_bytes < window_bytes:
-                # A preallocated file was truncated to the end of its batches.
+                # The broker truncated a preallocated file to the end of its batches.
                 self._size_bytes = self.position + read_bytes
             batches, code = self._scan(buffer[:read_bytes])
             if batches.rows or code != SCAN_NEED_BYTES:
@@ -220,9 +222,10 @@ class LogChunkReader:
                 return _Batches(buffer, *np.concatenate(column_blocks, axis=1)), int(code)
 
     def _base_offset_in_order(self, buffer: Bytes, next_offset: int) -> int | None:
-        """Return the base offset of a batch that is only too far from the segment's base offset.
+        """Return the base offset of a batch that is too far above the segment's base offset.
 
-        None if the batch is out of order: no checksum covers the offset (KAFKA-6264).
+        Returns None if the batch is out of order, and thus possibly corrupt: no checksum covers the
+        base offset (KAFKA-6264).
         """
         if len(buffer) < _OFFSET_DELTA_END:
             return None
@@ -235,7 +238,7 @@ class LogChunkReader:
         return int.from_bytes(buffer[:8].tobytes(), "big", signed=True) if is_in_order else None
 
     def _copy_columns(self, batches: BatchColumns, next_offset: int) -> Longs:
-        """Copy the needed columns of batches, because the buffers are reused."""
+        """Copy the columns that `_Batches` needs, because the next scan reuses the arrays."""
         is_old = batches.control_type == CONTROL_MESSAGE
         previous_offsets = np.concatenate(([next_offset - 1], batches.last_offset[:-1]))
         self.has_gap |= bool(((batches.base_offset != previous_offsets + 1) & ~is_old).any())
@@ -256,7 +259,7 @@ class LogChunkReader:
         return batches
 
     def _check_end(self, code: int, batches: _Batches, buffer: Bytes) -> None:
-        """End the log at an incomplete batch or at zeros; raise `SkippedError` for corruption."""
+        """End at an incomplete batch, zeros or the high watermark; else raise `SkippedError`."""
         end_bytes = batches.end_bytes
         remaining_bytes = buffer[end_bytes:]
         self._is_finished = True
@@ -309,10 +312,10 @@ class _Batches(NamedTuple):
 
 
 def _select_chunk_ends(batches: _Batches, *, is_last: bool) -> list[int]:
-    """Return the row numbers at which chunks end, exclusive, selected by batch checksums.
+    """Return the rows at which chunks end, exclusive; the checksums of batches select these rows.
 
-    Larger batches are more likely to be selected. Without `is_last`, the batches after the last
-    selected batch belong to the next chunk. If no batch is selected, they form a chunk.
+    Larger batches are more likely to be selected. Unless `is_last`, the batches after the last
+    selected batch are left for the next chunk. If no batch is selected, all batches form one chunk.
     """
     starts, ends = batches.starts, batches.ends
     crcs = np.zeros(len(starts), np.int64)
@@ -332,11 +335,11 @@ def _select_chunk_ends(batches: _Batches, *, is_last: bool) -> list[int]:
 
 
 def count_small_chunks(chunks: Sequence[LogChunk], base_offset: int) -> int:
-    """Return the number of last chunks that should be merged into one chunk; 0 for no merge.
+    """Return how many chunks at the end should be merged into one chunk; 0 for no merge.
 
-    The merged chunks start at or after a base offset, fit into one chunk, and are much smaller than
-    their sum. So a byte is stored again only a few times, and a log with many small appends has
-    some dozens of chunks instead of one chunk per backup.
+    The chunks to merge start at or after `base_offset`, fit into one chunk, and are each much
+    smaller than the merged chunk. A byte is thus stored again only a few times. A log with many
+    small appends has some dozens of chunks instead of one chunk per backup.
     """
     small_chunks = total_bytes = largest_bytes = 0
     for count, chunk in enumerate(reversed(chunks), 1):
@@ -373,7 +376,8 @@ def read_chunk(
 class ChunkUploader:
     """Uploads chunks to a repository in threads; a context manager.
 
-    The bytes that are read and not yet uploaded are limited. The returned futures raise failures.
+    `put` waits while too many bytes are waiting for their upload. The futures that `put` returns
+    raise the errors of uploads.
     """
 
     def __init__(self, repository: Repository, threads: int) -> None:
@@ -392,9 +396,9 @@ class ChunkUploader:
     def put(
         self, folder: str, existing_names: Collection[str], batch_range: BatchRange
     ) -> Future[tuple[LogChunk, int]]:
-        """Upload a chunk unless its object exists; return a future of chunk and new bytes.
+        """Upload a chunk unless its object exists; return a future of the chunk and its new bytes.
 
-        Raises the failure of an earlier chunk.
+        Raises the error of an earlier upload.
         """
         size = len(batch_range.data)
         with self._capacity:
@@ -435,7 +439,8 @@ def put_object(repository: Repository, path: str, data: bytes | memoryview) -> N
 class PartitionUploader:
     """Stores a captured partition; `earlier_backup` is the partition in an earlier backup.
 
-    `high_watermark` is None if the log ends are committed. `files` are stored unchanged.
+    If `high_watermark` is None, all batches are stored. The caller adds the files that are stored
+    unchanged to `files`.
     """
 
     def __init__(
@@ -450,7 +455,7 @@ class PartitionUploader:
         self.captured = captured
         self.folder = partition_folder(captured.partition, captured.topic_id)
         self.files: list[KeptFile] = []
-        #: Names of damaged objects that cannot be stored again.
+        #: Names of damaged objects whose bytes are no longer in the logs.
         self.lost_objects: set[str] = set()
         self.new_bytes = self._read_bytes = 0
         self._earlier = earlier_backup
@@ -473,7 +478,7 @@ class PartitionUploader:
         self._has_gap = self._is_truncated = False
 
     def keep(self, earlier_backup: PartitionBackup) -> None:
-        """Use the chunks of an earlier backup, because the partition is unchanged."""
+        """Reuse all chunks of an earlier backup, because the partition is unchanged."""
         self._high_watermark = earlier_backup.high_watermark
         self._reused_chunks, self._segments = [*earlier_backup.chunks], [*earlier_backup.segments]
         self._end_offset = earlier_backup.end_offset
@@ -486,7 +491,7 @@ class PartitionUploader:
         next_offset = self._read_cleaned() if self._is_compacted else self._read_plain()
         self._end_offset = next_offset
         if self._logs and not self._is_truncated:
-            # The base offset of an empty last log is the log end offset.
+            # If the last log is empty, its base offset is the log end offset.
             base_offset = self._logs[-1].base_offset
             if self._high_watermark is not None:
                 base_offset = min(base_offset, self._high_watermark)
@@ -495,7 +500,7 @@ class PartitionUploader:
     def put_damaged_again(
         self, damaged_names: Collection[str], put_object: Callable[[str, memoryview], None]
     ) -> None:
-        """Upload damaged chunks again, given by object name, if the logs still contain them."""
+        """Upload chunks whose objects are damaged again, if the logs still contain the batches."""
         for log, end_offset in zip(
             self._logs, [*self.captured.base_offsets[1:], INT64_MAX], strict=True
         ):
@@ -525,14 +530,14 @@ class PartitionUploader:
             self.new_bytes += new_bytes
         base_offsets = captured.base_offsets
         first_base_offset = base_offsets[0] if base_offsets else 0
-        # Chunks of unchanged logs may follow the chunks of cleaned logs.
+        # Reused chunks of unchanged logs may have higher offsets than new chunks of cleaned logs.
         chunks = sorted(
             (chunk for chunk in chunks if chunk.last_offset >= first_base_offset),
             key=lambda chunk: chunk.base_offset,
         )
         snapshot = captured.snapshot
         if chunks and chunks[0].base_offset < first_base_offset:
-            # The snapshot contains producers of batches after the start of the first chunk.
+            # The snapshot at `first_base_offset` contains producers of batches in the first chunk.
             snapshot = None
         end_offset = self._end_offset
         backup = PartitionBackup(
@@ -586,7 +591,7 @@ class PartitionUploader:
         )
 
     def _read_plain(self) -> int:
-        """Read the batches after the last stored batch, or from the first differing chunk on."""
+        """Read on after the last stored batch; if the log lacks it, reuse only leading chunks."""
         logs, earlier_backup = self._logs, self._earlier
         first_log, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
         if earlier_backup is not None and self._earlier_header is not None and logs:
@@ -628,8 +633,8 @@ class PartitionUploader:
     ) -> tuple[int, int]:
         """Drop small chunks at the end of a log, so that their batches are read as one chunk.
 
-        Returns the position from which to read, and the next offset at that position. Chunks that
-        differ from the log, or are not below the high watermark, are not dropped.
+        Returns the position from which to read, and the next offset at that position. If one of the
+        chunks differs from the log, or is not below the high watermark, all are kept.
         """
         count = count_small_chunks(self._reused_chunks, log.base_offset)
         small_chunks = self._reused_chunks[len(self._reused_chunks) - count :]
@@ -653,9 +658,9 @@ class PartitionUploader:
         return start, small_chunks[0].base_offset
 
     def _reuse_first_chunks(self, earlier_backup: PartitionBackup) -> tuple[int, int, int]:
-        """Reuse the first chunks that the log still contains, except the last reusable chunk.
+        """Reuse the leading chunks that the logs still contain, except the last of these chunks.
 
-        Returns the number of the log in which the reused chunks end, their end position, and the
+        Returns the index of the log in which the reused chunks end, their end position, and the
         next offset. The last chunk is read again, because the header of its last batch is needed.
         """
         logs = self._logs
@@ -677,7 +682,7 @@ class PartitionUploader:
         return ends[-1]
 
     def _find_last_batch(self, header: bytes) -> tuple[int, int] | None:
-        """Return the number of the log with the last stored batch, and the batch's end position."""
+        """Return the index of the log with the last stored batch, and the batch's end position."""
         last_offset = last_offset_in(header)
         candidates = [
             number for number, log in enumerate(self._logs) if log.base_offset <= last_offset
@@ -693,7 +698,7 @@ class PartitionUploader:
         return None if end_bytes is None else (candidates[-1], end_bytes)
 
     def _read_cleaned(self) -> int:
-        """Read the changed logs: cleaned logs completely, grown logs from their old end."""
+        """Read changed logs: cleaned logs completely, grown logs after the last stored batch."""
         next_offset = self._logs[0].base_offset if self._logs else 0
         for number, log in enumerate(self._logs):
             earlier_segment = self._earlier_segments.get(log.base_offset)
@@ -726,7 +731,7 @@ class PartitionUploader:
     def _find_append_position(
         self, log: CapturedLog, earlier_segment: SeenSegment, last_offset: int
     ) -> int | None:
-        """Return the end position of an earlier backup in its last log; None for other logs."""
+        """Return the end of the stored batches if the log has only grown since then, else None."""
         header = self._earlier_header
         if (log.device, log.inode) != (earlier_segment.device, earlier_segment.inode) or not header:
             return None
@@ -738,7 +743,7 @@ class PartitionUploader:
         return end_bytes if end_bytes == earlier_segment.covered_bytes else None
 
     def _list_chunks(self, base_offset: int) -> list[LogChunk]:
-        """Return the chunks of a segment in the earlier backup."""
+        """Return the chunks in the earlier backup that belong to a segment."""
         if self._earlier is None or base_offset not in self._earlier_segments:
             return []
         end = min(
@@ -752,7 +757,7 @@ class PartitionUploader:
         return [chunk for chunk in self._earlier.chunks if base_offset <= chunk.base_offset < end]
 
     def _read_log(self, number: int, position: int, next_offset: int) -> int:
-        """Read a log from a position on; return the next offset."""
+        """Read a log from a position on, and upload its chunks; return the offset after them."""
         log = self._logs[number]
         reader = LogChunkReader(
             log,
@@ -777,8 +782,8 @@ class PartitionUploader:
         return self._logs[number + 1].base_offset if number + 1 < len(self._logs) else None
 
     def _add_segment(self, log: CapturedLog, covered_bytes: int, *, is_done: bool = True) -> None:
-        """Record the current state of a log for the next backup."""
-        # Two appends to a preallocated log may leave the same size and ctime.
+        """Add a log to the segments with which the next backup compares the files."""
+        # A ctime of 0 never matches: an append to a preallocated log may keep its size and ctime.
         ctime_ns = 0 if log.is_preallocated else log.ctime_ns
         file = log.device, log.inode, ctime_ns, log.end_bytes
         self._segments.append(SeenSegment(log.base_offset, *file, covered_bytes, is_done))

@@ -12,14 +12,15 @@
     {root}/damaged/{topic}-{partition}-{topic id}/{object}    an empty mark of a damaged object
     {root}/barriers/{number}/...                              see `commands.backup.barrier`
 
-An object is put only if its name is free, and is only written again with the same bytes. A log
-chunk consists of complete record batches, so that it is a segment by itself. Its name contains the
-first 22 characters of the URL-safe base64 of its SHA-256. A backup ID is the time at which the
-backup was opened, in UTC. The manifest of a broker is put last, and lists only objects that exist:
-until then the broker is not in the backup. The head shows later that a manifest existed.
+An object is put only if its name is free; writing the name again writes the same bytes. A log chunk
+consists of complete record batches, so that it is a segment by itself. Its name contains the first
+22 characters of the URL-safe base64 of its SHA-256. A backup ID is the time at which the backup was
+opened, in UTC. The manifest of a broker is put last, and lists only objects that exist: until then
+the broker is not in the backup. If the manifest is lost later, its head shows that it existed.
 
-Manifests and the folder ``runs`` have the field names of format 2, which differ from those here:
-a backup was called a run, a chunk a piece, a capture a cut, and a skipped partition missed.
+The field names in manifests and the folder name ``runs`` are those of format 2. They differ from
+the Python names: a backup was called a run, a chunk a piece, a capture a cut, and a skipped
+partition missed.
 """
 
 from __future__ import annotations
@@ -60,22 +61,23 @@ FORMAT: Final = 2
 DATA_FOLDER: Final = "data"
 BACKUPS_FOLDER: Final = "runs"
 HEADS_FOLDER: Final = "heads"
-#: Folder of the manifests that have expired, in the same layout as `BACKUPS_FOLDER`.
+#: Folder of expired manifests, with the same object names as in `BACKUPS_FOLDER`.
 EXPIRED_FOLDER: Final = "expired"
 ANNOUNCED_FOLDER: Final = "announced"
 DAMAGED_FOLDER: Final = "damaged"
 BARRIERS_FOLDER: Final = "barriers"
 MANIFEST_SUFFIX: Final = ".json.zst"
-#: The largest chunk.
+#: Maximum size of a chunk, unless a single batch is larger.
 MAX_CHUNK_BYTES: Final = 64 << 20
-#: The largest segment that chunks are joined to: Kafka's default of segment.bytes.
+#: Maximum size of a segment that readers join from chunks: Kafka's default for segment.bytes.
 MAX_SEGMENT_BYTES = 1 << 30
 
 _HASH_CHARACTERS = 22
 _BACKUP_ID = re.compile(BACKUP_ID_PATTERN)
 _MANIFEST = re.compile(rf"(0|[1-9][0-9]{{0,9}}){re.escape(MANIFEST_SUFFIX)}")
 _MAX_MANIFEST_BYTES = 1 << 30
-# Hashes, inodes and times hardly compress, so a manifest with a higher ratio is forged.
+# A manifest consists mostly of hashes, inodes and times, which hardly compress: a file with a
+# higher ratio is forged.
 _MAX_COMPRESSION_RATIO, _ALWAYS_ALLOWED_BYTES = 200, 16 << 20
 
 BackupId = Annotated[str, msgspec.Meta(pattern=rf"^{BACKUP_ID_PATTERN}\Z")]
@@ -85,7 +87,7 @@ Header = Annotated[
 
 
 class _VersionedFile(msgspec.Struct, frozen=True, kw_only=True):
-    """An object with the number of its format."""
+    """A JSON file in the repository, with the version number of its format."""
 
     format: int = FORMAT
 
@@ -96,7 +98,7 @@ _File = TypeVar("_File", bound=_VersionedFile)
 class RepositoryFile(_VersionedFile, frozen=True, kw_only=True):
     """The file that makes a folder a repository: the cluster ID and the expected brokers.
 
-    Without `brokers`, a backup expects the brokers of the previous backup.
+    If `brokers` is empty, a backup expects the same brokers as the previous backup.
     """
 
     cluster_id: str
@@ -104,7 +106,7 @@ class RepositoryFile(_VersionedFile, frozen=True, kw_only=True):
 
 
 class Head(_VersionedFile, frozen=True, kw_only=True):
-    """The SHA-256 of a manifest, and the brokers that its backup expects."""
+    """The SHA-256 of a manifest, and the brokers that the backup expects."""
 
     brokers: tuple[Int32, ...]
     sha256: Sha256
@@ -117,10 +119,11 @@ class Announcement(_VersionedFile, frozen=True, kw_only=True):
 
 
 class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A range of complete batches, with its first and last offset.
+    """A range of complete record batches that is stored as one object.
 
-    Readers verify the CRC-32, which is cheap. The SHA-256 is part of the object name;
-    `commands.backup.backups` verifies the SHA-256. Record batches use another CRC polynomial.
+    Readers of a backup verify only the CRC-32, which is cheaper than the SHA-256. ``backups
+    verify`` verifies the SHA-256, whose prefix is part of the object name. Record batches contain a
+    CRC-32C, which has another polynomial.
     """
 
     base_offset: Offset
@@ -135,7 +138,7 @@ class LogChunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A small file of a partition that is stored unchanged, such as a metadata snapshot."""
+    """A small file of a partition directory, stored unchanged, such as a metadata snapshot."""
 
     name: FileName
     size_bytes: Size
@@ -151,17 +154,17 @@ class KeptFile(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class SeenSegment(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A segment of the broker. The next backup compares its file with these values.
+    """A segment of the broker: the next backup compares its `.log` file with these values.
 
-    Inode, ctime and size identify the content. The modification time does not, because the log
-    cleaner preserves it.
+    Device, inode, ctime and size identify the content of the file. The modification time does not,
+    because the log cleaner preserves it.
 
     Attributes
     ----------
     covered_bytes : int
-        Size of the prefix of the segment that chunks contain.
+        Size of the prefix of the `.log` file that the chunks contain.
     is_done : bool
-        No batch follows this prefix.
+        Whether no batch follows this prefix.
     """
 
     base_offset: Offset
@@ -179,21 +182,21 @@ class PartitionBackup(msgspec.Struct, frozen=True, kw_only=True, rename={"chunks
     Attributes
     ----------
     end_offset : int
-        At most the high watermark.
+        End of the stored batches, at most the high watermark.
     settled_offset : int
         Batches below this offset were appended before the backup captured any log. The backup's
         ``__transaction_state`` therefore contains their transactions.
     epochs : tuple of (int, int)
         Leader epochs with their start offsets.
     snapshot : bytes, optional
-        Producer snapshot at the start of the first chunk.
+        Producer snapshot at the base offset of the first chunk.
     chunks : tuple of LogChunk
-        Ascending, without overlaps, and without gaps unless the log is compacted.
+        In order of offset, without overlaps, and without gaps unless the log is compacted.
     last_header : bytes, optional
-        The header of the last batch. The next backup searches the log for this header.
+        The header of the last stored batch. The next backup searches the log for this header.
     seen_directory : tuple of int, optional
-        Device, inode and ctime of the directory, if the manifest covers all of its files. While
-        these values stay the same, only the active segment can have changed.
+        Device, inode and ctime of the partition directory, if the manifest covers all of its files.
+        While the directory has these values, only the active segment can have changed.
     """
 
     topic: Topic
@@ -254,8 +257,8 @@ class CaptureTimes(msgspec.Struct, frozen=True, kw_only=True, rename=_CAPTURE_NA
 
     ``__transaction_state`` and ``__consumer_offsets`` were captured before
     `coordinators_captured_ms`, and all other topics after `others_begun_ms`. `is_consistent`
-    compares both across brokers, whose clocks may differ. The brokers in `barrier_members` captured
-    both topics before this broker captured any other topic.
+    compares these two times between brokers, whose clocks may differ. The brokers in
+    `barrier_members` captured these two topics before this broker captured any other topic.
     """
 
     begun_ms: TimeMs
@@ -273,7 +276,7 @@ _MANIFEST_NAMES = {"backup_id": "run", "capture": "cut", "skipped": "missed"}
 class Manifest(_VersionedFile, frozen=True, kw_only=True, rename=_MANIFEST_NAMES):
     """One broker's part of a backup.
 
-    A manifest is complete, not a difference from an earlier manifest.
+    It lists all objects of the broker's partitions, not only those that this backup added.
     """
 
     backup_id: BackupId
@@ -289,10 +292,10 @@ class Manifest(_VersionedFile, frozen=True, kw_only=True, rename=_MANIFEST_NAMES
 
 
 def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
-    """Yield the chunks of each segment of a log.
+    """Group the chunks of a partition into segments, and yield the chunks of each segment.
 
-    A segment starts where a segment of the broker started, or where joining would exceed the size
-    limit or the range of relative offsets.
+    A new segment starts at the base offset of each segment of the broker, and before a chunk that
+    would exceed `MAX_SEGMENT_BYTES` or the range of relative offsets.
     """
     base_offsets = sorted(segment.base_offset for segment in partition.segments)
     segment_chunks: list[LogChunk] = []
@@ -314,7 +317,7 @@ def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
 
 
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
-    """Return whether transactions and groups agree between all manifests of a backup.
+    """Return whether transactions and committed offsets agree across all manifests of a backup.
 
     Either all brokers waited for each other at the barrier, or their capture times do not overlap.
     """
@@ -342,7 +345,8 @@ def cutoff_time(manifests: Iterable[Manifest]) -> int:
     """Return the cutoff time of a backup, in milliseconds since the epoch.
 
     At the cutoff time, the last broker started to capture its logs. The backup contains all records
-    that were acknowledged before. The backup ID is an earlier time, at which the backup was opened.
+    that were acknowledged before this time. The backup ID is the earlier time at which the backup
+    was opened.
     """
     return max(manifest.capture.begun_ms for manifest in manifests)
 
@@ -376,7 +380,7 @@ def hash_of(data: bytes | memoryview) -> str:
 
 
 def content_of(data: bytes | memoryview) -> tuple[int, str, int]:
-    """Return the fields of a manifest that describe an object: size, SHA-256 in hex, CRC-32."""
+    """Return the manifest fields that describe an object: size, SHA-256 in hex, and CRC-32."""
     return len(data), hash_of(data), zlib_ng.crc32(data)
 
 
@@ -385,13 +389,13 @@ def manifest_path(root: str, backup_id: str, node_id: int, folder: str = BACKUPS
 
 
 def manifest_node(name: str) -> int | None:
-    """Return the broker whose manifest has this name in a backup; None for other objects."""
+    """Parse the node ID from the object name of a manifest; None for other object names."""
     match = _MANIFEST.fullmatch(name)
     return int(match[1]) if match is not None and int(match[1]) <= INT32_MAX else None
 
 
 def encode(value: _VersionedFile) -> bytes:
-    """Encode a file of the repository; compress all except `RepositoryFile`."""
+    """Encode a file of the repository as JSON, compressed unless it is a `RepositoryFile`."""
     data = msgspec.json.encode(value)
     if isinstance(value, RepositoryFile):
         return msgspec.json.format(data) + b"\n"
@@ -399,7 +403,7 @@ def encode(value: _VersionedFile) -> bytes:
 
 
 def parse_repository_file(data: bytes, path: str) -> RepositoryFile:
-    """Parse a repository's file; raises the errors of `parse_manifest`."""
+    """Parse the content of `REPOSITORY_FILE`; raises the errors of `parse_manifest`."""
     return _decode(data, path, RepositoryFile, "repository file")
 
 

@@ -1,23 +1,24 @@
 """A repository of backups: manifests, and objects that are written once.
 
-A repository needs no locks: an object is put only if its name is free, and the manifests complete a
-backup.
-The following rules keep an expiration from deleting objects that a concurrent backup needs:
+A repository needs no locks: an object is put only if its name is free, and a backup consists of the
+objects in its manifests. The following rules keep an expiration from deleting objects that a
+concurrent backup needs:
 
-- An expired manifest is copied to ``expired/`` before it is deleted from ``runs/``. Its objects
-  stay for another `LONGEST_BACKUP_S`, for readers of the backup and for backups based on it.
-- An unreferenced object stays until it is `SPARED_S` old. A backup reuses an object that is not
-  in the manifests it has read only if the object was put within `LONGEST_BACKUP_S`. It puts
-  older objects again, which renews their age.
-- An expiration announces the objects that it will delete and lists them again. Then it deletes
-  those that are still old, within `SETTLED_S`. A backup reads the announcements before it puts
-  its manifest. If one contains an object that the backup uses, the backup checks `SETTLED_S`
-  later that the object still exists.
+- An expired manifest is copied to ``expired/`` before it is deleted from ``runs/``. The objects
+  that it lists stay for another `LONGEST_BACKUP_S`, for readers of the expired backup and for
+  backups based on it.
+- An unreferenced object stays until it is `SPARED_S` old. A backup reuses an object that none of
+  its base manifests lists only if the object was put within `LONGEST_BACKUP_S`. The backup puts an
+  older object again, which renews the object's age.
+- An expiration announces the objects that it will delete, and lists the objects again. Within
+  `SETTLED_S`, it deletes the announced objects that are still old. A backup reads the announcements
+  before it puts its manifest. If an announcement contains an object that the backup uses, the
+  backup checks `SETTLED_S` later that the object still exists.
 - A backup that takes longer than `LONGEST_BACKUP_S` checks all objects that it uses.
-- The head of a manifest is put after the manifest, and deleted before an expired manifest. A
-  head without a manifest therefore shows that the manifest was deleted by something else.
+- The head of a manifest is put after the manifest, and deleted before an expired manifest. A head
+  without a manifest therefore shows that the manifest was lost: no expiration deleted it.
 
-Clocks of different hosts may differ by less than `CLOCKS_S`.
+The clocks of hosts must differ by less than `CLOCKS_S`.
 """
 
 from __future__ import annotations
@@ -67,17 +68,17 @@ from kafka_index.core.fs.uris import REPOSITORY_FILE
 LONGEST_BACKUP_S: Final = 24 * 3600
 #: Age at which an unreferenced object may be deleted.
 SPARED_S: Final = 2 * LONGEST_BACKUP_S
-#: Time between listing objects and deleting them, including retries of requests.
+#: Maximum time between listing objects and deleting them, including retries of requests.
 SETTLED_S: Final = 1800
-#: Maximum difference between clocks.
+#: Maximum difference between the clocks of hosts.
 CLOCKS_S: Final = 3600
 
 _LOGGER = logging.getLogger(__name__)
 _PROBE = ".kafka-index-backup.probe"
 _MS_NS = 1_000_000
-# The pause between checks of an object that another process is writing.
+# Pause before the next attempt to put an object that another process is writing or deleting.
 _RETRY_PAUSE_S = 0.05
-# The longest time for which an object may be reported both as existing and as missing.
+# Timeout of attempts to put an object whose name is taken although the object cannot be read.
 _RETRY_TIMEOUT_S = 10.0
 
 
@@ -87,11 +88,11 @@ class Repository:
     def __init__(self, root: str, store: Store) -> None:
         self.root = root.rstrip("/") or "/"
         self.store = UnlinkedStore(self.root) if store.has_links else store
-        # Manifests on which this backup is based, and their partitions by folder.
+        # Manifests on which the running backup is based, and the partitions in them by folder.
         self._base_manifests: list[tuple[str, int]] = []
         self._base_partitions: dict[str, list[PartitionBackup]] = {}
         self._started_ms = now_ms()
-        # When objects were last put or checked.
+        # The time of the last put of an object, or listing of reusable objects.
         self._last_access_s = time.monotonic()
 
     def create(self, cluster_id: str, brokers: tuple[int, ...] = ()) -> Self:
@@ -121,9 +122,10 @@ class Repository:
         return self
 
     def file(self) -> RepositoryFile:
-        """Return the content of the repository's file.
+        """Return the content of `REPOSITORY_FILE`.
 
-        Raises `NotARepositoryError` without this file, and the errors of `parse_repository_file`.
+        Raises `NotARepositoryError` if the file does not exist, and the errors of
+        `parse_repository_file`.
         """
         path = f"{self.root}/{REPOSITORY_FILE}"
         try:
@@ -136,7 +138,7 @@ class Repository:
             ) from None
 
     def brokers_by_backup(self, folder: str = BACKUPS_FOLDER) -> dict[str, tuple[int, ...]]:
-        """Return the brokers with manifests by backup ID, ascending, from one listing."""
+        """List a folder once; return the brokers with manifests, keyed by ascending backup ID."""
         brokers_by_id: dict[str, list[int]] = {}
         for path, _, _ in self.list_objects(folder):
             backup_id, _, name = path.partition("/")
@@ -151,8 +153,8 @@ class Repository:
         }
 
     def brokers_with_heads(self) -> dict[str, tuple[int, ...]]:
-        """Return the brokers with a manifest or a head in each backup, from two listings."""
-        # Heads first, because a head is deleted before its manifest.
+        """Return the brokers that have a manifest or a head, keyed by ascending backup ID."""
+        # List the heads first, because an expiration deletes a head before its manifest.
         heads = self.brokers_by_backup(HEADS_FOLDER)
         manifests = self.brokers_by_backup()
         backup_ids = sorted({*heads, *manifests})
@@ -168,7 +170,7 @@ class Repository:
             yield from zip(*columns, strict=True)
 
     def list_brokers(self, backup_id: str, folder: str = BACKUPS_FOLDER) -> tuple[int, ...]:
-        """Return the brokers with manifests in a backup."""
+        """Return the brokers that have a manifest in a backup."""
         entries = self.store.list_directory(f"{self.root}/{folder}/{backup_id}")
         names = (os.path.basename(entry.path) for entry in entries if not entry.is_directory)
         return tuple(
@@ -184,7 +186,7 @@ class Repository:
     def stored_manifest(
         self, backup_id: str, node_id: int, folders: Iterable[str] = (BACKUPS_FOLDER,)
     ) -> StoredManifest:
-        """Return the stored manifest of a broker in a backup, from the first folder that has it.
+        """Read the manifest of a broker in a backup, from the first of `folders` that contains it.
 
         Raises `MissingManifestError` if no folder has the manifest.
         """
@@ -200,7 +202,7 @@ class Repository:
         )
 
     def lost_manifest(self, backup_id: str, node_id: int) -> CorruptObjectError | None:
-        """Return the error for a deleted manifest; None if the manifest expired or is unknown."""
+        """Return the error for a missing manifest that still has a head; None without a head."""
         with suppress(FileNotFoundError):
             self.store.info(manifest_path(self.root, backup_id, node_id, HEADS_FOLDER))
             return CorruptObjectError(
@@ -213,14 +215,14 @@ class Repository:
         return None
 
     def hash_in_head(self, backup_id: str, node_id: int) -> str | None:
-        """Return the hash of a manifest from its head file; None without a head file."""
+        """Return the SHA-256 of a manifest from its head; None if the head is missing."""
         path = manifest_path(self.root, backup_id, node_id, HEADS_FOLDER)
         with suppress(FileNotFoundError):
             return parse_head(self.store.read(path), path).sha256
         return None
 
     def read_base_manifest(self, backup_id: str, node_id: int) -> Manifest:
-        """Return a manifest, and allow the new backup to reuse the objects of the manifest."""
+        """Read a manifest, and allow the running backup to reuse the objects in it."""
         manifest = self.manifest(backup_id, node_id)
         self._base_manifests.append((backup_id, node_id))
         for partition in manifest.partitions:
@@ -228,10 +230,10 @@ class Repository:
         return manifest
 
     def newest(self, node_id: int) -> Manifest | None:
-        """Return the newest manifest of a broker, None without a manifest.
+        """Read the newest manifest of a broker; None if the broker has no manifest.
 
-        The new backup may reuse the objects of this manifest, but no longer the objects of
-        manifests that were read before.
+        The running backup may reuse the objects in this manifest. Base manifests that were read
+        earlier no longer apply.
         """
         self._base_manifests.clear()
         self._base_partitions.clear()
@@ -248,9 +250,9 @@ class Repository:
                 return self.read_base_manifest(backup_ids[-1], node_id)
 
     def newest_complete(self, time_ms: int | None = None) -> str | None:
-        """Return the newest complete backup with a cutoff time at or before a time.
+        """Return the newest complete backup whose cutoff time is at or before `time_ms`.
 
-        The time is in milliseconds since the epoch. None if no backup qualifies.
+        `time_ms` is in milliseconds since the epoch. Returns None if there is no such backup.
         """
         while True:
             with suppress(MissingManifestError):
@@ -258,7 +260,7 @@ class Repository:
 
     def _find_newest_complete(self, time_ms: int | None) -> str | None:
         for backup_id, brokers in sorted(self.brokers_by_backup().items(), reverse=True):
-            # The cutoff time is never earlier than the backup ID.
+            # The cutoff time is never earlier than the opening time in the backup ID.
             if time_ms is None or backup_id_ms(backup_id) <= time_ms:
                 manifests = self._read_complete(backup_id, brokers)
                 if manifests and (time_ms is None or cutoff_time(manifests) <= time_ms):
@@ -266,9 +268,12 @@ class Repository:
         return None
 
     def find_backup(self, selector: str = "") -> str:
-        """Return a backup by its ID, or the newest complete backup, at or before a time if given.
+        """Return the ID of the backup that a selector selects.
 
-        Raises `InputError` if the backup does not exist, or the selector is neither ID nor time.
+        A backup ID selects this backup, a time the newest complete backup at or before the time,
+        and an empty selector the newest complete backup.
+
+        Raises `InputError` if there is no such backup, or the selector is neither an ID nor a time.
         """
         self.file()
         if is_backup_id(selector):
@@ -320,7 +325,7 @@ class Repository:
         )
 
     def complete_manifests(self, backup_id: str, brokers: tuple[int, ...]) -> list[Manifest]:
-        """Return the manifests of a complete backup; empty for incomplete and expiring backups."""
+        """Return the manifests of a backup; empty if the backup is incomplete or being expired."""
         with suppress(MissingManifestError):
             return self._read_complete(backup_id, brokers)
         return []
@@ -334,7 +339,7 @@ class Repository:
         return manifests
 
     def list_reusable_names(self, folder: str) -> set[str]:
-        """Return the objects in a partition's folder that a manifest may refer to.
+        """Return the names of existing objects in a partition's folder that a backup may reuse.
 
         Old unreferenced objects are omitted, so that `put` uploads them again.
         """
@@ -349,7 +354,7 @@ class Repository:
         return reusable_names
 
     def put(self, relative_path: str, data: bytes | memoryview) -> bool:
-        """Put an object if its name is free; return whether an object with these bytes exists.
+        """Put an object if its name is free; return whether the object now has these bytes.
 
         An old unreferenced object is put again to renew its age.
         """
@@ -365,7 +370,7 @@ class Repository:
         return exists
 
     def put_again(self, relative_path: str, data: bytes | memoryview) -> None:
-        """Put an object that may exist with the same bytes, to renew its age."""
+        """Put an object even if its name is taken, to renew its age or to replace damaged bytes."""
         path = f"{self.root}/{relative_path}"
         _put_with_retries(path, lambda: self.store.put(path, data))
 
@@ -374,7 +379,7 @@ class Repository:
         self.put_again(self._mark_path(folder, name), b"")
 
     def unmark_damaged(self, folder: str, names: Iterable[str]) -> None:
-        """Delete the marks of objects that are intact again or no longer needed."""
+        """Delete the damage marks of objects that are intact again or no longer needed."""
         self.store.delete([f"{self.root}/{self._mark_path(folder, name)}" for name in names])
 
     def list_damaged(self) -> dict[str, set[str]]:
@@ -390,7 +395,7 @@ class Repository:
         return f"{DAMAGED_FOLDER}{folder.removeprefix(DATA_FOLDER)}/{name}"
 
     def announce(self, names: Mapping[str, Iterable[str]]) -> None:
-        """Announce the deletion of objects, which are keyed by folder."""
+        """Announce the names of objects that will be deleted, keyed by folder."""
         announcement = Announcement(
             names={folder: (*object_names,) for folder, object_names in names.items()}
         )
@@ -398,7 +403,7 @@ class Repository:
         self.put(f"{ANNOUNCED_FOLDER}/{name}", encode(announcement))
 
     def old_announcements(self) -> list[str]:
-        """Return the paths of announcements that no backup reads any more."""
+        """Return the paths of announcements that are too old for any running backup."""
         entries = self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}")
         old_ns = (now_ms() - int(SPARED_S * 1000)) * _MS_NS
         return [entry.path for entry in entries if entry.mtime_ns < old_ns]
@@ -406,7 +411,8 @@ class Repository:
     def put_manifest(self, manifest: Manifest) -> None:
         """Put the manifest of a broker, which adds the broker to the backup.
 
-        Raises `PublishError` if another manifest exists, or a reused object was deleted.
+        Raises `PublishError` if the backup already has another manifest of this broker, or if an
+        object in the manifest was deleted or may be deleted soon.
         """
         path = manifest_path(self.root, manifest.backup_id, manifest.node_id)
         self._refuse_deleted_objects(manifest)
@@ -422,7 +428,7 @@ class Repository:
             )
 
     def expire(self, backup_id: str, node_id: int) -> None:
-        """Copy a manifest to `EXPIRED_FOLDER`, which starts the retention time of its objects.
+        """Copy a manifest to `EXPIRED_FOLDER`; the copy's age decides when its objects are deleted.
 
         The copy is put again if an earlier expiration was killed before deleting the manifest.
         """
@@ -442,7 +448,7 @@ class Repository:
         return True
 
     def _list_base_names(self, folder: str) -> set[str]:
-        """Return the names of the objects in a folder that the base manifests contain."""
+        """Return the names of the objects in a folder that the base manifests list."""
         return {
             stored_object.object_name
             for partition in self._base_partitions.get(folder, ())
@@ -491,8 +497,8 @@ class Repository:
         return names_by_folder
 
     def _read_announcements(self) -> dict[str, set[str]]:
-        """Return the names announced since shortly before the backup, keyed by folder."""
-        # The longest time between an announcement and the listing that precedes the deletion.
+        """Return the object names in recent announcements, keyed by folder."""
+        # The objects of earlier announcements were deleted before this backup started.
         since_ns = (self._started_ms - int((CLOCKS_S + 2 * SETTLED_S) * 1000)) * _MS_NS
         announced_names: dict[str, set[str]] = {}
         for entry in self.store.list_directory(f"{self.root}/{ANNOUNCED_FOLDER}"):
@@ -504,7 +510,7 @@ class Repository:
         return announced_names
 
     def _refuse_expired_bases(self) -> None:
-        """Raise `PublishError` if a base manifest expired too long ago."""
+        """Raise `PublishError` if the objects of an expired base manifest may soon be deleted."""
         for backup_id, node_id in self._base_manifests:
             with suppress(FileNotFoundError):
                 self.store.info(manifest_path(self.root, backup_id, node_id))
@@ -543,7 +549,7 @@ class Repository:
 
 @dataclass(frozen=True, slots=True)
 class StoredManifest:
-    """The bytes of a manifest; parsed manifests need about ten times the memory."""
+    """The bytes of a manifest; a parsed manifest needs about ten times the memory."""
 
     backup_id: str
     node_id: int
