@@ -1,4 +1,4 @@
-"""Appends: fields set by the leader, rolling of segments, and selection of index entries.
+"""Append batches like a leader: set header fields, decide when to roll, choose index entries.
 
 Sources: Kafka's ``LogValidator``, ``DefaultRecordBatch.setLastOffset`` and ``setMaxTimestamp``,
 ``LogSegment.shouldRoll`` and ``LogSegment.append``.
@@ -35,9 +35,10 @@ PACKED_RECORDS = -1
 #: `kafka_index.core.kernels.record_fields`.
 TIMESTAMP_OUT_OF_BOUNDS = 100
 
-#: State of a segment, updated by `plan_appends`: position of the last index entry, largest
-#: timestamp and its indexed offset, bytes of the log, timestamp of the first batch (`NO_BATCH` for
-#: none), entries of both indexes, timestamp of the last time index entry.
+#: Fields of the append state of a segment, which `plan_appends` updates: log position of the last
+#: indexed batch, largest timestamp and the last offset of its batch, size of the ``.log`` file,
+#: timestamp of the first batch (`NO_BATCH` for none), number of offset index and of time index
+#: entries, and timestamp of the last time index entry.
 (
     GROWTH_LAST_INDEX_POSITION,
     GROWTH_MAX_TIMESTAMP,
@@ -51,8 +52,9 @@ TIMESTAMP_OUT_OF_BOUNDS = 100
 GROWTH_SIZE_OF_STATE = 8
 NO_BATCH = -(2**63)
 
-#: Constants of a segment: base offset, ``segment.bytes``, ``segment.ms`` less the jitter, creation
-#: time, current time, ``index.interval.bytes``, maximum number of index entries.
+#: Fields of the limits of a segment: base offset, ``segment.bytes``, ``segment.ms`` minus the roll
+#: jitter, creation time, current time, ``index.interval.bytes``, and maximum number of offset index
+#: and of time index entries.
 (
     LIMIT_BASE_OFFSET,
     LIMIT_SEGMENT_BYTES,
@@ -66,7 +68,8 @@ NO_BATCH = -(2**63)
 LIMITS = 8
 
 #: Why `plan_appends` returned: all appends are planned, the segment must be rolled before the next
-#: append, an index becomes full within an append, or an offset does not fit the segment.
+#: append, an index becomes full within an append, or an offset cannot be stored relative to the
+#: base offset.
 PLAN_DONE, PLAN_ROLL, PLAN_INDEX_FULL, PLAN_OFFSET_OVERFLOW = range(4)
 
 _LEADER_EPOCH = field_position(RECORD_BATCH_HEADER, "leader_epoch")
@@ -86,12 +89,13 @@ def largest_timestamps(
     largest: NDArray[np.int64],
     codes: NDArray[np.int64],
 ) -> None:
-    """Read the records of uncompressed v2 batches and find their largest timestamps.
+    """Find the largest record timestamp of each v2 batch, without decompressing any.
 
     `window` (uint8): the batches. `positions`, `sizes`, `counts` (int64, (n,)): position, size and
     record count of each batch. `min_timestamp`, `max_timestamp_bound`: bounds for timestamps other
-    than -1, in ms. `largest` (int64, (n,)): filled with the largest timestamp of the records, -1
-    for none. `codes` (int64, (n,)): filled with `RECORD_VALID` or an error code.
+    than -1, in ms. `largest` (int64, (n,)): filled with the largest timestamp of the records (-1
+    for none), or with a timestamp out of bounds. `codes` (int64, (n,)): filled with `RECORD_VALID`
+    or an error code.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -132,13 +136,14 @@ def stamp_batches(
     base_offsets: NDArray[np.int64],
     last_offsets: NDArray[np.int64],
 ) -> int:
-    """Write offsets, epoch and timestamps into v2 batches as a leader; return the next offset.
+    """Assign offsets, leader epoch and timestamps to v2 batches; return the next offset.
 
     `window` (uint8): the batches, changed in place; a checksum is updated only if its bytes
     changed. `positions`, `sizes` (int64, (n,)): position and size of each batch. `next_offset`,
     `leader_epoch`: the first offset to assign, and the leader epoch. `timestamp_type`: 0, or
-    `TIMESTAMP_TYPE_MASK` for LogAppendTime. `max_timestamps` (int64, (n,)): values for the headers.
-    `base_offsets`, `last_offsets` (int64, (n,)): filled with the assigned offsets.
+    `TIMESTAMP_TYPE_MASK` for LogAppendTime. `max_timestamps` (int64, (n,)): the max timestamp to
+    write into each header. `base_offsets`, `last_offsets` (int64, (n,)): filled with the assigned
+    offsets.
     """
     address = np.uint64(window.ctypes.data)
     for row in range(len(positions)):
@@ -182,11 +187,13 @@ def plan_appends(
 
     `ends` (int64, (m,)): the row after the last batch of each append. `first_append`: the first
     append to plan. `positions` (int64, (n,)): filled with the log positions of the planned batches.
-    `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches. `may_roll`: False if
-    the segment was just rolled. `limits`, `state`: as above; the state is updated.
-    `entry_rows`, `entry_timestamps`, `entry_timestamp_offsets` (int64, (n,)): filled with the batch
-    of each offset index entry and the time index entry with it. Returns a ``PLAN_`` code, the next
-    append (for an error: its row), and the number of entries.
+    `sizes`, `last_offsets`, `max_timestamps` (int64, (n,)): the batches. `may_roll`: False if the
+    segment was just rolled, so that the first append must go into it. `limits`, `state`: arrays of
+    the ``LIMIT_`` and ``GROWTH_`` fields; `state` is updated. `entry_rows`, `entry_timestamps`,
+    `entry_timestamp_offsets` (int64, (n,)): filled with the row of the batch of each offset index
+    entry, and the timestamp and offset of its time index entry. Returns a ``PLAN_`` code, the next
+    append (after `PLAN_INDEX_FULL` and `PLAN_OFFSET_OVERFLOW`: the row of a batch), and the number
+    of offset index entries.
     """
     base = limits[LIMIT_BASE_OFFSET]
     size = state[GROWTH_SIZE]

@@ -1,8 +1,8 @@
-"""Avro datums of many records into columns, in one pass.
+"""Decode the Avro datums of many records into columns, in one pass.
 
-`decode_avro` runs the operations of a schema, which `core.schema.avro` compiles, over the bodies of
-records. It writes values directly to the memory of Arrow's arrays, which `typed_columns` describes.
-No byte outside of a body is read as a part of it.
+`decode_avro` executes the operations that `core.schema.avro` compiles from a schema, on the body of
+each record. It writes values directly to the memory of Arrow's arrays, which `typed_columns`
+describes. Bytes outside of a body are never decoded.
 
 Source: the section "Binary Encoding" of Avro's specification.
 """
@@ -54,9 +54,9 @@ from kafka_index.core.kernels.typed_columns import (
     value_address,
 )
 
-#: The fields of an operation. `OPERAND` is its first argument, `COLUMN` the column that it writes
-#: to (or -1), and `LEVEL` the level of the value (-1 for elements that are skipped). The other
-#: fields depend on the operation:
+#: The fields of an operation. `OPERAND` is the kind of its operand, `COLUMN` the column that it
+#: writes to (or -1), and `LEVEL` the level of the value (-1 for elements that are skipped). The
+#: other fields depend on the operation:
 #:
 #: - `NUMBER`, `ENUM`: a number from `LOWEST` to `HIGHEST`, which is multiplied by `ARGUMENT`.
 #: - `DECIMAL`: its absolute value is below a limit, whose low and high 64 bits are `LOWEST` and
@@ -91,12 +91,12 @@ OPERATION_FIELDS = 8
     CAPTURE,
     CAPTURE_END,
 ) = range(19)
-#: The operands: none, a varint, bytes after a varint with their size, `ARGUMENT` bytes, or all
+#: The kinds of operands: none, a varint, a varint size followed by bytes, `ARGUMENT` bytes, or all
 #: remaining bytes.
 NO_OPERAND, VARINT, SIZED_BYTES, FIXED_BYTES, REMAINING_BYTES = range(5)
 
-#: The frame of an array or map: the elements that remain in its block, and in all blocks. A
-#: call or a capture has a frame with one address.
+#: Fields of the stack frame of an array or map: the elements that remain in its current block, and
+#: the elements of all its blocks so far. The frame of a call or a capture contains one address.
 REMAINING, ALL_ELEMENTS = range(2)
 RETURN_ADDRESS = 0
 
@@ -114,7 +114,7 @@ def _write_decimal(
 ) -> bool:
     """Write a big-endian integer as Arrow's decimal128.
 
-    Returns whether its absolute value is below the limit, which has two 64-bit words.
+    Returns whether the absolute value is below the limit, given as two 64-bit words.
     """
     fill = np.int64(0)
     if size > 0 and read_int8(source) < 0:
@@ -152,21 +152,22 @@ def _next_block(
     depth: Integer,
     needs: NDArray[np.int64],
 ) -> tuple[Integer, Integer]:
-    """Count the elements of the next block in its frame; return their number and their address.
+    """Read the header of the next block of an array or map, and add its elements to the frame.
 
-    The number is 0 at the end of all blocks, and a negative status for an invalid block. Blocks
-    whose elements have no bytes, such as nulls, are counted and skipped.
+    Returns the number of elements and the address of the first one. The number is 0 after the last
+    block. It is a negative status if the block is invalid or the level has too little memory.
+    Blocks whose elements have no bytes, such as nulls, are counted and skipped.
     """
     while True:
         count, at = read_varint(at, end, VARLONG_BYTES)
         if count < 0:
-            # The size of the block in bytes follows.
+            # A negative count is followed by the size of the block in bytes.
             count = -count
             _, at = read_varint(at, end, VARLONG_BYTES)
         if at > end or count < 0 or (lowest > 0 and count > (end - at) // lowest):
             return np.int64(-TRUNCATED), at
         if level >= 0 and count > levels[level, CAPACITY] - levels[level, COUNT]:
-            # The sum must not overflow.
+            # The count is limited, because the sum must not overflow.
             needs[0], needs[1] = level, levels[level, COUNT] + min(count, np.int64(_MAX_COUNT))
             return np.int64(-NEEDS_ELEMENTS), at
         frames[depth, ALL_ELEMENTS] += count
@@ -327,14 +328,15 @@ def decode_avro(
     statuses: NDArray[np.uint8],
     needs: NDArray[np.int64],
 ) -> int:
-    """Decode the bodies of rows from `first_row` on; return the row that was reached.
+    """Decode the bodies of rows from `first_row` on; return the first row without a status.
 
     `data` (uint8): the memory of the bodies; `starts`, `ends` (int64, (n,)): their positions, a
-    start of -1 for a row without a body; `operations` (int64, (k, OPERATION_FIELDS)): of the
-    schema; `columns` (int64, (c, COLUMN_FIELDS)), `levels` (int64, (l, LEVEL_FIELDS)): the memory
-    to fill, zeros, with `DATA_SLACK_BYTES` after data; `frames` (int64, (MAX_FRAMES,
+    start of -1 for a row without a body; `operations` (int64, (k, OPERATION_FIELDS)): compiled from
+    the schema; `columns` (int64, (c, COLUMN_FIELDS)), `levels` (int64, (l, LEVEL_FIELDS)): the
+    memory to fill, zeros, with `DATA_SLACK_BYTES` after data; `frames` (int64, (MAX_FRAMES,
     FRAME_FIELDS)): memory for the stack; `statuses` (uint8, (n,)): filled; `needs` (int64, (2,)):
-    if the result is less than n, a level, and how many elements it needs.
+    if the result is less than n, filled with the level that is full and the number of elements that
+    it needs.
     """
     base = np.int64(data.ctypes.data)
     readable_end = np.uint64(base + len(data))
@@ -353,7 +355,7 @@ def decode_avro(
 
 
 def warm_up() -> None:
-    """Load or compile the decoding of Avro, over no rows."""
+    """Load or compile `decode_avro`, by calling it without rows."""
     operations = np.zeros((1, OPERATION_FIELDS), np.int64)
     nothing: Any = np.empty(0, np.int64)
     for data in writable_and_not(np.empty(0, np.uint8)):

@@ -1,4 +1,4 @@
-"""Sums of batches and records by time, and hashes of keys, for statistics."""
+"""Compute statistics: sums of batches and records per hour or day, and hashes of record keys."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from kafka_index.core.kernels.memory import Integer
 from kafka_index.core.kernels.record_encoder import varint_size
 from kafka_index.core.kernels.scan import BatchColumns
 
-#: Columns of the sums. `SUM_FIRST_TIME` and `SUM_LAST_TIME` are the smallest and the largest time
-#: of a batch. The columns from `SUM_CODECS` on are the bytes by codec. `count_records` adds to the
-#: columns from `SUM_KEY_BYTES` on.
+#: Columns of the array of sums. `SUM_FIRST_TIME` and `SUM_LAST_TIME` are the smallest and the
+#: largest of the batches' max timestamps. The columns from `SUM_CODECS` on contain the bytes per
+#: compression codec. `count_records` adds to the columns from `SUM_KEY_BYTES` on.
 (
     SUM_BATCHES,
     SUM_RECORDS,
@@ -43,7 +43,7 @@ SUMS = SUM_KEY_BYTES + 5
 #: Group number of batches that are not counted.
 NOT_COUNTED = -1
 _NO_KEY, _ANY_TIME = -(1 << 62), (1 << 63) - 1
-#: Batches in a block that is counted without branches.
+#: Number of batches in a block that is counted without branches.
 _BLOCK = 128
 #: Size of a v0 message without key and value, and of the timestamp in a v1 message.
 _MESSAGE_BYTES, _TIMESTAMP_BYTES = 26, 8
@@ -53,7 +53,7 @@ _SHIFT = np.uint64(47)
 
 
 def new_sums(groups: int) -> NDArray[np.int64]:
-    """Return empty sums, with a row for each group."""
+    """Return an array of sums without batches, one row per group."""
     sums = np.zeros((groups, SUMS), np.int64)
     sums[:, SUM_FIRST_TIME] = np.iinfo(np.int64).max
     sums[:, SUM_LAST_TIME] = NO_TIMESTAMP
@@ -62,7 +62,7 @@ def new_sums(groups: int) -> NDArray[np.int64]:
 
 @compiled
 def _find_slot(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
-    """Return the slot of the group of a time, or the empty slot for a new group."""
+    """Return the hash table slot of the group with this start time, or the free slot for it."""
     mask = len(slots) - 1
     # Successive hours and days have successive slots.
     slot = (time // group_ms if group_ms > 0 else 0) & mask
@@ -73,7 +73,7 @@ def _find_slot(times: Longs, slots: Longs, time: Integer, group_ms: int) -> int:
 
 @compiled
 def index_groups(times: Longs, group_count: int, slots: Longs, group_ms: int) -> None:
-    """Fill a hash table with the groups in use; it has at least two slots per group."""
+    """Fill the hash table `slots` with the rows of groups; it has at least two slots per group."""
     for row in range(group_count):
         slots[_find_slot(times, slots, times[row], group_ms)] = row
 
@@ -96,16 +96,17 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
 ) -> tuple[int, int, int, int]:
     """Add batches to the sums of their groups.
 
-    `first_offset`: earlier batches are not counted. `from_ms`, `last_ms`: inclusive bounds of the
-    largest timestamps. `group_ms`: the length of an hour or a day, 0 for one group of all batches.
-    `times` (int64, (groups,)) and `sums` (int64, (groups, SUMS)): `group_count` rows are in use.
-    `slots`: from `index_groups`. `start_row`: the first batch to count. `groups` (int64, (n,)):
-    filled with the group of each batch, or `NOT_COUNTED`. `producers` (int64, (n,)): filled with
-    producer IDs, with few duplicates. Without `by_headers`, no records are added.
+    `first_offset`: batches that end before it are not counted. `from_ms`, `last_ms`: only batches
+    with a max timestamp within these inclusive bounds are counted. `group_ms`: the length of an
+    hour or a day, 0 for one group of all batches. `times` (int64, (groups,)) and `sums` (int64,
+    (groups, SUMS)): start time and sums of each group; `group_count` rows are in use. `slots`: from
+    `index_groups`. `start_row`: the first batch to count. `groups` (int64, (n,)): filled with the
+    group of each batch, or `NOT_COUNTED`. `producers` (int64, (n,)): filled with producer IDs, with
+    few duplicates. If `by_headers` is False, records are not counted.
 
-    Returns the row after the last counted batch, which is not n if another group is needed; the
-    groups in use; the number of producer IDs; and the number of batches whose headers do not
-    contain the number of records: compressed messages, and a batch that spans `first_offset`.
+    Returns the first row that was not processed, less than n if `times` is full; the number of
+    groups in use; the number of producer IDs; and the number of batches whose record count cannot
+    be read from the header: compressed messages, and a batch that spans `first_offset`.
     """
     # Unpacked once, because accessing a field in the loop updates reference counts.
     (
@@ -128,7 +129,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
     recent = np.full(_RECENT, -1, np.int64)
     producer_count = uncountable = 0
     last_producer: Integer = np.int64(-1)
-    # Sums of successive batches with equal attributes in one group.
+    # Sums of the latest batches, which have equal attributes and belong to one group.
     group, kind = -1, np.int64(_NO_KEY)
     count = records = size_bytes = 0
     smallest: Integer = np.int64(0)
@@ -173,7 +174,7 @@ def count_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and 
         is_message = control_types[batch] == CONTROL_MESSAGE
         bits = attributes[batch]
         if is_message:
-            # Only the bits of the codec have a meaning in a message.
+            # Of the attributes of a v0 or v1 message, only the codec bits are used here.
             bits &= COMPRESSION_MASK
         is_other_time = group_ms > 0 and not group_start <= time < group_end
         if bits != kind or is_other_time or group < 0:
@@ -272,12 +273,13 @@ def count_records(
     """Add the sizes of records to the sums of their groups.
 
     `first_batch`, `batch_ends`: as in `RecordChunk`. `base_timestamps`, `groups` (int64,
-    (batches,)): of the batches. `offsets`, `timestamps`, `key_sizes`, `value_sizes` (int64, (n,)):
-    of the records; the size of null is -1. `header_sizes` (int64, (n,)): bytes of all headers and
-    of their number. `sums`: as for `count_batches`. `key_bins`, `value_bins` (int64, (65,)): counts
-    by the number of bits of a size. `plain_sizes` (int64, (n,)): filled with the sizes of records
-    without compression (``DefaultRecord.sizeInBytes``). With LogAppendTime, the timestamp delta of
-    a record is unknown, and is counted as one byte.
+    (batches,)): base timestamp and group of each batch. `offsets`, `timestamps`, `key_sizes`,
+    `value_sizes` (int64, (n,)): fields of the records; the size of null is -1. `header_sizes`
+    (int64, (n,)): encoded size of each record's headers, including their number. `sums`: as for
+    `count_batches`. `key_bins`, `value_bins` (int64, (65,)): number of keys and of values by the
+    bit length of their size. `plain_sizes` (int64, (n,)): filled with the sizes of records without
+    compression (``DefaultRecord.sizeInBytes``). With LogAppendTime, the timestamp delta of a record
+    is unknown, and is counted as one byte.
     """
     base_offsets, attributes = batches.base_offset, batches.attributes
     control_types, magics = batches.control_type, batches.magic

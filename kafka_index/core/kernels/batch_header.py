@@ -55,16 +55,18 @@ read_message_crc: Any = field_reader(MESSAGE_V0_HEADER, "crc")
 read_message_attributes: Any = field_reader(MESSAGE_V0_HEADER, "attributes")
 read_message_timestamp: Any = field_reader(MESSAGE_V1_HEADER, "timestamp_ms")
 
-#: Returned instead of a batch size: the end of the log, or the reason why no batch is valid.
-#: `AT_END` is also returned instead of a position if no batch up to the log end matches.
+#: Returned by `batch_size` instead of a size: the log ends here, or the reason why no valid batch
+#: follows. Searches return `AT_END` instead of a position if no batch up to the log end matches.
 AT_END, TORN_HEADER, BAD_LENGTH, TORN_BATCH, BAD_SIZE = range(-1, -6, -1)
-#: No valid batch at a position: corrupt, truncated or zeros. `damage_at` encodes its position.
+#: The bytes at a position are not a valid batch: they are corrupt, truncated or zeros. `damage_at`
+#: combines this code with the position.
 AT_DAMAGE = -2
 
-#: Returned instead of a base offset if the header does not contain it.
+#: Returned instead of the base offset of a compressed v0 or v1 message: its header only contains
+#: the last offset.
 NOT_IN_HEADER = -(2**63)
 
-# Enough batches to hide the memory latency.
+# Number of batch headers to prefetch, enough to hide the memory latency.
 _BATCHES_AHEAD = 16
 _CHECKSUM_START = field_position(RECORD_BATCH_HEADER, "attributes")
 
@@ -144,13 +146,13 @@ def leader_epoch_of(start: np.uint64) -> Integer:
 
 @compiled
 def is_compressed_message(start: np.uint64) -> bool:
-    """Return whether this is a compressed v0 or v1 message, whose base offset is inside."""
+    """Return whether this is a compressed v0 or v1 message; its header has no base offset."""
     return bool(magic_of(start) < MAGIC_RECORD_BATCH and codec_of(start) != 0)
 
 
 @compiled
 def checksums_of(start: np.uint64, size: Integer) -> tuple[Integer, Integer]:
-    """Return the stored and the computed checksum."""
+    """Return the stored and the computed checksum of a batch."""
     if magic_of(start) >= MAGIC_RECORD_BATCH:
         covered = start + np.uint64(_CHECKSUM_START)
         computed = crc32c_extend(np.uint32(0), covered, np.uint64(size - _CHECKSUM_START))

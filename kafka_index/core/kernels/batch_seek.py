@@ -3,7 +3,8 @@
 Ascending targets share one pass: batches that were passed for one target are not read for the next.
 If the next index entry is further ahead, the pass jumps there and verifies the entry: the batches
 from its position must include one that ends at its offset. A time index entry is valid if the first
-batch with a timestamp at or after the entry's has exactly its timestamp and contains its offset.
+batch with a max timestamp at or after the entry's timestamp has exactly this timestamp and contains
+the entry's offset.
 
 Sources: Kafka's ``FileRecords.searchForOffsetFromPosition`` and ``searchForTimestamp``.
 """
@@ -82,7 +83,8 @@ def time_entry_end(
         start = log + np.uint64(position)
         latest = max_timestamp_of(start)
         if latest >= timestamp:
-            # Formats v0 and v1: the last offset of a wrapper message; its records precede it.
+            # The header of a v0 or v1 wrapper message has its last offset; inner messages may have
+            # smaller ones.
             legacy = magic_of(start) < MAGIC_RECORD_BATCH
             begins = legacy or read_base_offset(start) <= offset
             holds = begins and offset <= last_offset_of(start)
@@ -97,11 +99,11 @@ def time_entries_hold(
     timestamps: NDArray[np.int64],
     offsets: NDArray[np.int64],
 ) -> bool:
-    """Return whether all time index entries are valid, each searched from the start of the log.
+    """Return whether all time index entries are valid, in one pass from the start of the log.
 
-    If offsets decrease, the offset index may point past the batch of an entry. `log`, `log_size`:
-    as in `entry_end`. `timestamps`, `offsets` (int64, (n,)): the entries, timestamps ascending,
-    offsets absolute.
+    The offset index is not used: if offsets in the log decrease, it may point past the batch of a
+    time index entry. `log`, `log_size`: as in `entry_end`. `timestamps`, `offsets` (int64, (n,)):
+    the entries, timestamps ascending, offsets absolute.
     """
     position: Integer = np.int64(0)
     for row in range(len(timestamps)):
@@ -118,7 +120,7 @@ def largest_timestamp_after(
     """Return the largest timestamp between a position and the end of the log.
 
     Returns the timestamp (-1 for none), the last offset of the first batch that has it, and the
-    position where the batches end, by the end of the log or a corruption.
+    position after the last valid batch.
     """
     timestamp: Integer = np.int64(NO_TIMESTAMP)
     offset: Integer = np.int64(-1)
@@ -138,9 +140,9 @@ def largest_timestamp_after(
 def first_with_timestamp(
     log: np.uint64, log_size: int, position: Integer, timestamp: Integer
 ) -> Integer:
-    """Return the first batch from a position on whose largest timestamp equals `timestamp`.
+    """Return the position of the first batch whose max timestamp equals `timestamp`.
 
-    Returns `AT_END` or `damage_at` if there is none.
+    The search starts at `position`. Returns `AT_END` or `damage_at` if there is no such batch.
     """
     while True:
         size = batch_size(log + np.uint64(position), log_size - position)
@@ -151,11 +153,11 @@ def first_with_timestamp(
         position += size
 
 
-#: Why a seek returned: it is complete; an offset or time index entry does not match the log; or it
-#: needs the first offset of a compressed v0 or v1 message, which the caller must decompress.
+#: Why a seek returned: it is complete; an offset or time index entry does not match the log; or the
+#: caller must decompress a v0 or v1 message to determine its first offset.
 SEEK_DONE, SEEK_MISMATCH, SEEK_TIME_MISMATCH, SEEK_NEEDS_FIRST_OFFSET = range(4)
 
-#: State of a seek, an int64 array that is zero except for `NOWHERE`.
+#: Fields of the state of a seek, an int64 array from `new_state`.
 (
     STATE_QUERY,
     STATE_POSITION,
@@ -168,10 +170,11 @@ SEEK_DONE, SEEK_MISMATCH, SEEK_TIME_MISMATCH, SEEK_NEEDS_FIRST_OFFSET = range(4)
     STATE_TIMES_HOLD,
 ) = range(9)
 STATE_SIZE = 9
-#: Stored in the state if there is no position.
+#: Value of a position in the state if there is none.
 NOWHERE = -1
 
-# The distance from an index entry to the target is at most the index interval, 4 KiB.
+# Prefetch the headers for the target 8 rows ahead: 4 KiB from its index entry, which is the default
+# index interval.
 _AHEAD_TARGETS = 8
 _AHEAD_BYTES = 4096
 _CACHE_LINE = 64
@@ -186,10 +189,10 @@ def new_state() -> NDArray[np.int64]:
 
 @compiled
 def _prefetch_headers(start: np.uint64, size: Integer) -> None:
-    """Prefetch the headers ahead, assuming that the next batches have the size of this one."""
+    """Prefetch the batch headers after an address, assuming that all batches have this size."""
     step = _CACHE_LINE if size <= _SMALL_BATCH else size
-    # Not a range loop, which LLVM unrolls: prefetches that follow each other too closely are
-    # dropped.
+    # Not a range loop: LLVM would unroll it, and the CPU drops prefetches that follow each other
+    # too closely.
     ahead = np.uint64(0)
     while ahead < np.uint64(_AHEAD_BYTES):
         prefetch(start + ahead)
@@ -206,16 +209,16 @@ def seek_to_offsets(  # noqa: PLR0912, PLR0915, C901, because it is one loop, an
     state: NDArray[np.int64],
     batches: NDArray[np.int64],
 ) -> int:
-    """Find the batches that contain ascending offsets, or the first ones after them.
+    """Find the batch that contains each target offset; if there is none, the next batch.
 
     `log`: memory address of the log. `log_size`: its size. `targets` (int64, (n,)): absolute
     offsets, ascending. `entry_offsets`, `entry_positions` (int64, (n,)): the index entry at or
     below each target; position 0 for none. `state` (int64, (STATE_SIZE,)): from `new_state`; call
     again with it to continue. After `SEEK_NEEDS_FIRST_OFFSET`, the caller sets
     ``STATE_UNPACKED_FIRST_OFFSET``, or sets ``STATE_DAMAGE`` to the position of a corrupt message.
-    After `SEEK_MISMATCH`, the caller may continue if the log is corrupt and not the index: it sets
-    ``STATE_DAMAGED_ENTRY`` to the position of the entry. `batches` (int64, (n,)): filled with
-    positions of batches, `AT_END` or `damage_at`. Returns a ``WALK_`` code for the target
+    After `SEEK_MISMATCH`, the caller may continue if the log is corrupt rather than the index: it
+    sets ``STATE_DAMAGED_ENTRY`` to the position in the index entry. `batches` (int64, (n,)): filled
+    with positions of batches, `AT_END` or `damage_at`. Returns a ``SEEK_`` code for the target
     ``state[STATE_QUERY]``.
     """
     position = state[STATE_POSITION]
@@ -297,21 +300,22 @@ def seek_to_timestamps(
     state: NDArray[np.int64],
     batches: NDArray[np.int64],
 ) -> int:
-    """Find the first batches whose largest timestamp is at or after ascending timestamps.
+    """Find, for each target timestamp, the first batch with a max timestamp at or after it.
 
     `log`, `log_size`: as in `seek_to_offsets`. `starting_offset`: the log start offset.
-    `least_offset`: batches that end below it are skipped; to find records, no batch is skipped,
-    since the records are compared with the starting offset later. `targets` (int64, (n,)):
-    timestamps in ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)): the time index
-    entry at or below each target; timestamp -1 for none. `floor_offsets`, `floor_positions` (int64,
-    (n,)): the offset index entry at or below the larger of that offset and the starting offset;
-    position 0 for none. `state`, `batches`: as in `seek_to_offsets`. After `SEEK_TIME_MISMATCH`,
-    the caller may verify all time index entries against the complete log, set ``STATE_TIMES_HOLD``
-    to 1, and call again. Returns `SEEK_DONE`, `SEEK_MISMATCH` or `SEEK_TIME_MISMATCH`.
+    `least_offset`: batches that end below it are skipped. A search for records skips none, because
+    it compares the records with the starting offset later. `targets` (int64, (n,)): timestamps in
+    ms, ascending. `entry_timestamps`, `entry_offsets` (int64, (n,)): the time index entry at or
+    below each target; timestamp -1 for none. `floor_offsets`, `floor_positions` (int64, (n,)): the
+    offset index entry at or below the larger of the time index entry's offset and the starting
+    offset; position 0 for none. `state`, `batches`: as in `seek_to_offsets`. After
+    `SEEK_TIME_MISMATCH`, the caller may verify all time index entries against the complete log, set
+    ``STATE_TIMES_HOLD`` to 1, and call again. Returns `SEEK_DONE`, `SEEK_MISMATCH` or
+    `SEEK_TIME_MISMATCH`.
     """
     position = state[STATE_POSITION]
     query = state[STATE_QUERY]
-    # The last time index entry that was verified.
+    # Offset of the last time index entry that was verified.
     proven = state[STATE_PREVIOUS]
     size: Integer = np.int64(0)
     code = SEEK_DONE
@@ -344,7 +348,7 @@ def seek_to_timestamps(
                 if end == AT_DAMAGE:
                     code = SEEK_TIME_MISMATCH
                     break
-                # All batches before it have smaller timestamps.
+                # All batches from the floor entry to this one have smaller timestamps.
                 position = end
                 proven = offset
         while True:

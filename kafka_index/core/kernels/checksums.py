@@ -26,7 +26,7 @@ from kafka_index.core.kernels.memory import read_int8, read_int32_little
 #: The polynomial of CRC-32C, without its highest term.
 POLYNOMIAL = 0x1EDC6F41
 
-#: Declarations in the module of a method.
+#: LLVM declarations that each method's module starts with.
 DECLARATIONS = """
 declare <8 x i64> @llvm.x86.pclmulqdq.512(<8 x i64>, <8 x i64>, i8 immarg)
 declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8 immarg)
@@ -37,7 +37,7 @@ declare i32 @llvm.x86.sse42.crc32.32.8(i32, i8)
 
 
 def last_words(*arrivals: tuple[str, str, str, str]) -> str:
-    """Return code for the remaining words and bytes, shared by both methods.
+    """Return LLVM code that processes the remaining words and bytes; both methods use it.
 
     The last 1 to 7 bytes are handled in one step: they are shifted to the end of a word and
     combined with the checksum so far. They are loaded together with the bytes before them, so
@@ -198,7 +198,7 @@ def _reduced(value: int) -> int:
 
 
 def _fold(result: str, value: str, onto: str, distance_bits: int, lanes: int = 4) -> str:
-    """Return code that folds a register over a distance into another."""
+    """Return LLVM code that folds register `value` over a distance and combines it with `onto`."""
     kind = f"<{2 * lanes} x i64>"
     function = "@llvm.x86.pclmulqdq.512" if lanes > 1 else "@llvm.x86.pclmulqdq"
     pair = f"i64 {_power(distance_bits + 32)}, i64 {_power(distance_bits - 32)}"
@@ -401,7 +401,7 @@ def method_address(method: str) -> int:
     return library if method == LIBRARY_METHOD else fast_crc32c_address(method, library)
 
 
-#: The method in use.
+#: The CRC-32C method that this process uses.
 CRC32C_METHOD = chosen_method()
 llvmlite.binding.add_symbol(_SYMBOL, method_address(CRC32C_METHOD))
 

@@ -1,12 +1,12 @@
-"""`compiled`: numba for the kernels, with a cache of machine code that is safe on executors.
+"""Compile kernels with numba, and cache their machine code safely on Spark executors.
 
 Numba's own ``cache=True`` uses the path of the module as key. On an executor, the package is in a
-zip whose path changes with every application, so this cache never hits, and it raises if its folder
-is not writable. It also ignores changes in other modules that were compiled in. This cache uses
-content as key: the sources of the kernel's module and of all modules that it imports from this
-package, compiler versions, argument types and CPU. Each compiled signature is a file that is
-written atomically, so processes can write concurrently. If the cache fails, kernels are still
-compiled. Other users cannot write to its folders.
+zip whose path changes with every application. Numba's cache therefore never hits, and it raises if
+its folder is not writable. It also ignores changes in other modules whose code was compiled into
+the kernel. `compiled` uses content as cache key: the sources of the kernel's module and of all
+modules that it imports from this package, compiler versions, argument types and CPU. Each compiled
+signature is a file that is written atomically, so processes can write concurrently. If the cache
+fails, kernels are still compiled. Other users cannot write to its folders.
 
 Code in the installed package takes precedence over the cache. Wheels contain code for each CPU
 level, in files of the same format with the same key. Files that are missing, damaged or for other
@@ -184,7 +184,7 @@ def cache_folders() -> CacheFolders:
 
 
 def are_all_packaged() -> bool:
-    """Return whether all kernels so far came from the package."""
+    """Return whether all kernels loaded so far came from the installed package."""
     return not cache_folders.cache_info().currsize
 
 
@@ -264,7 +264,7 @@ _runtime: Any = rtsys
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 _KERNELS = __name__.rpartition(".")[0] + "."
-#: Imports of other modules of the package, whose code or constants may be compiled in.
+#: Matches imports of other modules of the package: a kernel may contain their code or constants.
 _IMPORT = re.compile(rb"^(?:from|import) " + _PACKAGE.encode() + rb"\.([a-z0-9_.]+)", re.MULTILINE)
 _DIGEST_BYTES = hashlib.sha256().digest_size
 
@@ -447,7 +447,7 @@ class _ContentCache(caching._Cache):  # noqa: SLF001
         return None
 
     def _found(self, sig: Any, codegen: Any) -> Iterator[tuple[object, bytes]]:
-        """Yield locations and content of a compiled signature, first in the package itself."""
+        """Yield the location and content of a signature's cached files, the package's own first."""
         triple, _, features = codegen.magic_tuple()
         for level in usable_levels(features):
             # The name that a compiler for this level uses, without further CPU features.

@@ -140,7 +140,7 @@ _Z_NEXT_IN, _Z_AVAIL_IN, _Z_NEXT_OUT, _Z_AVAIL_OUT = 0, 8, 24, 32
 _Z_FINISH, _Z_STREAM_END = 4, 1
 _Z_GZIP_WINDOW_BITS = 31
 
-#: Rows of the array of contexts. lz4 needs no context: its row is 1 if there is a library.
+#: Rows of the array of library contexts. lz4 needs no context: its row is 1 if a library was found.
 CONTEXT_ZSTD, CONTEXT_GZIP, CONTEXT_LZ4 = range(3)
 CONTEXTS = 3
 
@@ -166,7 +166,7 @@ def new_contexts(owner: object) -> NDArray[np.int64]:
 def unpack_zstd(
     context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress a single frame whose window size a stream would accept."""
+    """Decompress a single zstd frame, if a zstd stream would accept its window size."""
     size = np.int64(end) - np.int64(source)
     if context == 0 or size < _ZSTD_MIN_BYTES or read_int32_little(source) != _ZSTD_MAGIC:
         return np.int64(UNPACK_REFUSED)
@@ -188,7 +188,7 @@ def unpack_zstd(
 def unpack_gzip(
     context: Integer, source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress a single stream without trailing data."""
+    """Decompress a single gzip stream that no further data follows."""
     stream = np.uint64(context)
     if context == 0 or _inflate_reset(stream) != 0:
         return np.int64(UNPACK_REFUSED)
@@ -211,7 +211,7 @@ def unpack_gzip(
 def unpack_lz4_block(
     context: Integer, source: np.uint64, size: Integer, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress one block; also returns `UNPACK_NO_ROOM` for a corrupt block."""
+    """Decompress one lz4 block; also returns `UNPACK_NO_ROOM` for a corrupt block."""
     if context == 0:
         return np.int64(UNPACK_REFUSED)
     found = _lz4_decompress(source, out, np.int32(size), np.int32(room))
@@ -302,7 +302,7 @@ _XERIAL_HEADER_BYTES = 16
 def _snappy_block(  # noqa: PLR0911, PLR0912, C901, because each refusal is one exit
     source: np.uint64, end: np.uint64, out: np.uint64, room: Integer
 ) -> Integer:
-    """Decompress a block; return its size or an error code."""
+    """Decompress a snappy block; return the decompressed size or an error code."""
     size = np.int64(0)
     shift = np.int64(0)
     while True:
@@ -409,8 +409,8 @@ def unpack(
 
     `codec`: the codec bits of the attributes. `source`, `end`: start and end address of the input.
     `out`: output address; `room`: its capacity in bytes, below 2^31, without `UNPACK_SLACK_BYTES`.
-    `contexts`: from `new_contexts`, used by one thread at a time. Returns the number of bytes,
-    `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
+    `contexts`: from `new_contexts`, used by one thread at a time. Returns the decompressed size in
+    bytes, `UNPACK_REFUSED` or `UNPACK_NO_ROOM`.
     """
     if codec == _LZ4:
         return unpack_lz4(contexts[CONTEXT_LZ4], source, end, out, room)

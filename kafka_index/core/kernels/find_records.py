@@ -37,17 +37,18 @@ from kafka_index.core.kernels.records import (
     next_record,
 )
 
-#: Why a call returned: complete, or it needs the records of the batch at ``STATE_OPEN``.
+#: Why `find_records` returned: all targets are processed, or it needs the records of the batch at
+#: position ``STATE_OPEN``.
 FIND_DONE, FIND_NEEDS_RECORDS = range(2)
 
 #: Errors of a batch: none, its checksum, or one of its records.
 FAULT_NONE, FAULT_CRC, FAULT_RECORD = range(3)
 
-#: Fields of the state, an int64 array from `new_state`.
+#: Fields of the search state, an int64 array from `new_state`.
 STATE_QUERY, STATE_OPEN, STATE_FAULT = range(3)
 STATE_SIZE = 3
 
-#: Rows of the result array.
+#: Rows of the result array `found`.
 FOUND_BATCH, FOUND_OFFSET, FOUND_TIMESTAMP, FOUND_EPOCH = range(4)
 FOUND_ROWS = 4
 
@@ -70,7 +71,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     state: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> int:
-    """Find the first record that matches each of ascending targets, in its batch or a later one.
+    """Find the first record at or after each target offset or timestamp, from a batch on.
 
     `log`: memory address of the log. `log_size`: its size. `by_timestamp`: whether targets are
     timestamps rather than offsets. `starting_offset`: records below it never match. `targets`
@@ -79,13 +80,14 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     `RecordSection` with the records of the batch at ``state[STATE_OPEN]``, which must stay in
     memory until the next call; `EMPTY_SECTION` in the first call. `state` (int64, (STATE_SIZE,)):
     from `new_state`. After `FIND_NEEDS_RECORDS`, the caller passes the records of the batch at
-    ``STATE_OPEN``, sets ``STATE_FAULT`` to the error after them, and calls again. `found` (int64,
-    (FOUND_ROWS, n)): filled with the position of the batch (or `AT_END`, or `damage_at`), offset,
-    timestamp and leader epoch. Returns a ``FIND_`` code.
+    ``STATE_OPEN``, sets ``STATE_FAULT`` to the error that follows these records, and calls again.
+    `found` (int64, (FOUND_ROWS, n)): filled with the position of the batch (or `AT_END`, or
+    `damage_at`), offset, timestamp and leader epoch. Returns a ``FIND_`` code.
     """
     query = state[STATE_QUERY]
     opened = state[STATE_OPEN]
-    # Remaining records of the open batch, the address of the next one, and the error after them.
+    # For the open batch: its records, how many remain, the address of the next one, and the error
+    # after the last one.
     section = named_section(given)
     left = np.int64(0)
     cursor = section.start

@@ -1,4 +1,4 @@
-"""Batch table columns that an index build does not need, and control records.
+"""Read batch table columns that an index build does not need, and transaction markers.
 
 Recovery reads the first record of each control batch with a producer ID. An invalid record either
 ends recovery after the batch (InvalidRecordException) or keeps the broker from starting. Sources:
@@ -41,11 +41,11 @@ from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, read_int16, read_int32
 from kafka_index.core.kernels.record_fields import RECORD_SIZE_TOO_LONG, RECORD_VALID, read_fields
 
-#: Not a control batch, or one without a producer ID, whose record recovery does not read.
+#: Not a control batch, or a control batch without a producer ID: recovery does not read its record.
 CONTROL_NONE = -1
 #: A control batch without records, after the log cleaner removed its transaction.
 CONTROL_EMPTY = -2
-#: A transaction marker that ends the scan; its batch is kept.
+#: An invalid transaction marker: recovery keeps its batch and ends after it.
 CONTROL_INVALID = -3
 #: A transaction marker on which recovery fails.
 CONTROL_REFUSED = -4

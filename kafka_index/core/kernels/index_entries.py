@@ -1,4 +1,4 @@
-"""Index entries: which batches get one, which offsets fit, and appending them as Kafka does.
+"""Choose the batches that get index entries, and append the entries to indexes like Kafka.
 
 Sources: Kafka's ``LogSegment.recover`` and ``append`` (batch by batch since 3.9.1 and 4.1),
 ``AbstractIndex.toRelative``, ``OffsetIndex.append`` and ``TimeIndex.maybeAppend``.
@@ -14,7 +14,7 @@ from kafka_index.core.format.records import OFFSET_ENTRY, TIME_ENTRY, field_posi
 from kafka_index.core.kernels.compile_cache import compiled
 from kafka_index.core.kernels.memory import Integer, write_int32, write_int64
 
-#: Fields of the selection state between chunks, an int64 array.
+#: Fields of the state that `choose_entries` keeps between chunks, an int64 array.
 STATE_LAST_INDEX_POSITION, STATE_MAX_TIMESTAMP, STATE_OFFSET_OF_MAX_TIMESTAMP = range(3)
 
 _OFFSET_ENTRY_BYTES = OFFSET_ENTRY.itemsize

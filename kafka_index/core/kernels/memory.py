@@ -1,8 +1,8 @@
 """Memory access by address inside compiled loops: read, write and copy.
 
 Passing an array to a function updates its reference count, which for 80-byte batches is most of the
-time of a scan. `borrowed` arrays have none. The caller of a kernel keeps the array alive; the
-kernel checks the bounds.
+time of a scan. `borrowed` arrays have no reference count. The caller of a kernel keeps the array
+alive; the kernel checks the bounds.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from kafka_index.core.kernels.compile_cache import compiled, inlined
 #: An integer in compiled code, where Python and numpy types mix.
 Integer: TypeAlias = int | np.integer[Any]
 
-#: Rows of named integers, of a type made by `record_type`.
+#: An array of rows with named integers, whose dtype is made by `record_type`.
 Records: TypeAlias = NDArray[np.record]
 
 _WIDEST = 64
@@ -121,7 +121,7 @@ def _prefetcher() -> Any:
             kind = ir.FunctionType(ir.VoidType(), [pointer_type, number, number, number])
             function = builder.module.declare_intrinsic("llvm.prefetch", [pointer_type], kind)
             pointer = builder.inttoptr(arguments[0], pointer_type)
-            # Arguments: a read, to be kept in all cache levels, of data.
+            # Arguments of llvm.prefetch: read access, keep in all cache levels, data cache.
             builder.call(function, [pointer, number(0), number(3), number(1)])
             return context.get_dummy_value()
 
