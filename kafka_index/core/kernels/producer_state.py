@@ -1,7 +1,8 @@
 """Producer state of a partition, tracked batch by batch: epochs, sequences, transactions.
 
-The caller allocates and grows the tables. They start empty, since the state before the segment is
-not yet known. Values that depend on it are kept separately (see `PRODUCER`).
+The caller allocates and grows the tables. They start empty, because the producer state before the
+segment is not known yet. Values that depend on that earlier state are kept separately (see
+`PRODUCER`).
 
 Source: Kafka's ``LogSegment.updateProducerState``, ``ProducerAppendInfo.append``,
 ``ProducerStateManager`` and ``LeaderEpochFileCache.assign``.
@@ -36,7 +37,7 @@ from kafka_index.core.kernels.headers import CONTROL_EMPTY, CONTROL_INVALID, CON
 from kafka_index.core.kernels.memory import Integer, Records, record_type
 from kafka_index.core.kernels.scan import SCAN_COLUMNS, BatchColumns
 
-#: No offset, or unknown.
+#: The offset does not exist or is unknown.
 NO_OFFSET = -1
 
 
@@ -46,13 +47,13 @@ NO_OFFSET = -1
 #: field                 meaning
 #: ===================== ==================================================================
 #: node                  place in the list of open transactions, or one of the codes below
-#: first_kind            kind of its first batch that counts: ``FIRST_``
-#: first_position_bytes  where that batch is
-#: first_epoch           the producer epoch of that batch
-#: epoch_changed         whether a later batch had another epoch
-#: has_data, has_marker  whether there was a batch of data, a marker
-#: first_marker_row      number of its first marker in the segment, -1 for none
-#: txn_is_first          whether the open transaction began with its first batch
+#: first_kind            ``FIRST_`` kind of the first batch that changes the producer state
+#: first_position_bytes  position of that batch in the log
+#: first_epoch           producer epoch of that batch
+#: epoch_changed         whether a later batch had another producer epoch
+#: has_data, has_marker  whether there was a data batch, and a transaction marker
+#: first_marker_row      number of the batch with the first marker, -1 for none
+#: txn_is_first          whether the producer's first batch began the open transaction
 #: ===================== ==================================================================
 PRODUCER = record_type(
     *(PRODUCER_STATE_ENTRY.names or ()),
@@ -67,19 +68,22 @@ PRODUCER = record_type(
     "txn_is_first",
 )
 
-#: Kind of the first batch of a producer that affects its state; markers without records do not.
+#: Kind of the first batch that changes the state of a producer. Control batches without records do
+#: not change it.
 FIRST_NONE, FIRST_TRANSACTIONAL, FIRST_PLAIN, FIRST_MARKER = range(4)
 
-#: An open transaction: its first offset, and its owner, the row or ID of the producer; `NO_OWNER`
-#: after it has ended.
+#: An open transaction: its first offset, and its owner: the row or the ID of its producer, or
+#: `NO_OWNER` after the transaction has ended.
 OPEN_TRANSACTION = record_type("first_offset", "owner")
 NO_OWNER = -1
-#: Values of ``node``: no open transaction; it shares the list entry of another transaction with the
-#: same first offset; or that other transaction has ended and removed the entry.
+#: Values of ``node`` besides a place in the list: the producer has no open transaction; its
+#: transaction shares the list entry of a later one with the same first offset; or an earlier
+#: transaction that shared the list entry has ended and removed it.
 NO_NODE, SHARED_NODE, GONE_NODE = -1, -2, -3
 
-#: An aborted transaction. ``row`` is the number of its marker in the segment. ``first_offset`` and
-#: ``next_open_offset`` are `NO_OFFSET` if the segment does not show them.
+#: An aborted transaction. ``row`` is the number of the batch with its marker in the segment.
+#: ``first_offset`` and ``next_open_offset`` are `NO_OFFSET` if they cannot be determined from the
+#: segment.
 ABORT = record_type(
     "row",
     "position_bytes",
@@ -94,7 +98,7 @@ ABORT = record_type(
 EPOCH = record_type("epoch", "start_offset", "position_bytes")
 
 #: Used rows of each table; the head of the list of open transactions; the latest epoch; the number
-#: of batches tracked; whether one was transactional.
+#: of batches tracked; whether any batch was transactional.
 COUNTS = record_type(
     "producers",
     "open_transactions",
@@ -221,9 +225,9 @@ def first_sequence_of(last_sequence: Integer, offset_delta: Integer) -> Any:
 def open_transaction(
     producers: Records, nodes: Records, counts: Any, row: Integer, first_offset: Integer
 ) -> None:
-    """Insert a producer's transaction into the list, which is sorted by first offset."""
+    """Insert a producer's transaction into the list of open ones, sorted by first offset."""
     head, place = counts.head, counts.open_transactions
-    # Stops immediately unless offsets in the log decrease.
+    # The loop ends immediately unless offsets in the log decrease.
     while place > head and nodes[place - 1].first_offset > first_offset:
         place -= 1
     producers[row].current_txn_first_offset = first_offset
@@ -233,7 +237,8 @@ def open_transaction(
         and nodes[before].first_offset == first_offset
         and nodes[before].owner != NO_OWNER
     ):
-        # As in Kafka's `ongoingTxns`, a later transaction with the same first offset replaces it.
+        # As in Kafka's `ongoingTxns`, a later transaction with the same first offset replaces the
+        # earlier one.
         producers[nodes[before].owner].node = SHARED_NODE
         nodes[before].owner = row
         producers[row].node = before
@@ -322,10 +327,11 @@ def fill_last_stable_offsets(
     """Compute the last stable offset after each aborted transaction of a segment.
 
     `earlier` (OPEN_TRANSACTION, (m,)): transactions that were open before the segment, by first
-    offset, owned by producer IDs; transactions that end in the segment are closed. `end_rows`
-    (int64, (m,)): the row of the batch that ends each, a large number if none does. `by_end`
-    (int64, (m,)): the sort order of `end_rows`. `aborts` (ABORT, (n,)): aborted transactions in the
-    order of their markers. `found` (int64, (n,)): filled.
+    offset, owned by producer IDs; the owner of a transaction that ends in the segment is set to
+    `NO_OWNER`. `end_rows` (int64, (m,)): the row of the batch that ends each transaction, or a
+    large number if no batch of the segment does. `by_end` (int64, (m,)): the sort order of
+    `end_rows`. `aborts` (ABORT, (n,)): aborted transactions in the order of their markers. `found`
+    (int64, (n,)): filled.
     """
     head = 0
     ended = 0
@@ -365,7 +371,7 @@ _HIGH_HALF = np.uint64(32)
 
 @compiled
 def find_producer(producers: Records, buckets: Longs, producer_id: Integer) -> tuple[Any, Any]:
-    """Return the row of a producer (-1 for none), and its bucket or the one for inserting it."""
+    """Return the row of a producer (-1 for none), and its hash bucket or a free one for it."""
     mask = np.uint64(len(buckets) - 1)
     bucket = ((np.uint64(producer_id) * _MULTIPLIER) >> _HIGH_HALF) & mask
     while buckets[bucket] >= 0 and producers[buckets[bucket]].producer_id != producer_id:
@@ -406,7 +412,7 @@ def add_producer(
 
 @compiled
 def _follow_epoch(entry: Any, kind: int, position: Integer, epoch: Integer) -> None:
-    """Update the producer epoch, and record the first batch that affects the state."""
+    """Update the producer epoch, and record the first batch that changes the producer state."""
     if _change_epoch(entry, epoch) and entry.first_kind != FIRST_NONE:
         entry.epoch_changed = 1
     if entry.first_kind == FIRST_NONE:
@@ -419,7 +425,7 @@ def _follow_epoch(entry: Any, kind: int, position: Integer, epoch: Integer) -> N
 def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is one loop, and hot
     batches: BatchColumns, first_row: int, tables: ProducerTables
 ) -> tuple[int, int]:
-    """Track producers and leader epochs through a chunk; stop where recovery would fail.
+    """Track producers and leader epochs through a chunk, up to a batch that ends recovery.
 
     `batches`: the chunk, in file order; columns from ``attributes`` on are used only for batches
     with a producer ID. `first_row`: the row to start at. `tables`: updated in place. Returns a
@@ -495,7 +501,8 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
             if entry.has_marker == 0:
                 entry.has_marker = 1
                 entry.first_marker_row = counts.batches + row
-            # As the first batch of its producer, it may end a transaction of an earlier segment.
+            # If this is the producer's first batch, it may end a transaction that began in an
+            # earlier segment.
             if control == CONTROL_ABORT and (entry.node != NO_NODE or is_first):
                 abort = aborts[counts.aborts]
                 abort.row = counts.batches + row
@@ -531,7 +538,7 @@ def follow_producers(  # noqa: PLR0911, PLR0912, PLR0915, C901, because it is on
 
 @compiled
 def fill_last_sequences(base_sequences: Longs, offset_deltas: Longs, found: Longs) -> None:
-    """Fill in the sequence at each offset delta after a base sequence (`last_sequence_of`)."""
+    """Compute, for each row, the sequence at an offset delta after a base sequence."""
     for row in range(len(found)):
         found[row] = _last_sequence_of(base_sequences[row], offset_deltas[row])
 

@@ -1,9 +1,9 @@
-"""Protobuf messages of many records into columns, in one pass.
+"""Decode the Protobuf messages of many records into columns, in one pass.
 
-`decode_messages` iterates over the fields of messages, and of the messages in them. It writes
-values to the memory that `typed_columns` describes, in which zeros are the defaults of Protobuf.
-upb decodes the undecided rows: corrupt messages, groups, fields with an unexpected wire type, and
-singular fields that occur several times.
+`decode_messages` iterates over the fields of messages and of nested messages. It writes values to
+the memory that `typed_columns` describes, in which zeros are the defaults of Protobuf. Rows with
+status `UNDECIDED` are decoded by upb, Protobuf's own decoder: corrupt messages, groups, fields with
+an unexpected wire type, and singular fields that occur several times.
 
 Source: the guide "Encoding" of Protocol Buffers.
 """
@@ -43,15 +43,16 @@ from kafka_index.core.kernels.typed_columns import (
     value_address,
 )
 
-#: The fields of a message: its first entry, the number of its entries, its level and its kind.
+#: The fields of a message type: its first entry, the number of its entries, its level and its kind.
 FIRST, ENTRIES, LEVEL, MESSAGE_KIND = range(4)
 MESSAGE_FIELDS = 4
-#: A time has seconds and nanoseconds, and a map entry has no fields besides key and value.
+#: The kinds of messages. A `TIME` has seconds and nanoseconds, and a `MAP_ENTRY` has only key and
+#: value.
 ANY_MESSAGE, TIME, MAP_ENTRY = range(3)
-#: The fields of an entry, whose position in a message is the field number: a bit for each accepted
-#: wire type, the kind, the column, the number of the nested message, the level of list elements and
-#: the column of the list (or -1), whether the column is nullable, and the column and the case of
-#: the oneof (or -1).
+#: The fields of an entry, which describes one field of a message type and is at the position of its
+#: field number: a bit for each accepted wire type, the kind, the column, the number of the nested
+#: message, the level of list elements and the column of the list (or -1), whether the column is
+#: nullable, and the column and the case of the oneof (or -1).
 WIRE_TYPES, FIELD_KIND, COLUMN, CHILD, ELEMENTS, LIST, NULLABLE, ONEOF, CASE = range(9)
 ENTRY_FIELDS = 9
 #: The kinds of fields. A field of kind `NONE` only clears earlier members of its oneof.
@@ -69,7 +70,7 @@ _MIN_SECONDS, _MAX_SECONDS, _SECOND_NS = -62_135_596_800, 253_402_300_799, 1_000
 
 @inlined
 def _read_varint(at: Integer, end: Integer) -> tuple[np.uint64, Integer]:
-    """Return a number and the address after it, or `VARINT_CUT` instead of the address."""
+    """Read a varint; return it and the address after it, or `VARINT_CUT` instead of the address."""
     value = np.uint64(0)
     for byte_number in range(_MAX_VARINT_BYTES):
         if at >= end:
@@ -84,7 +85,7 @@ def _read_varint(at: Integer, end: Integer) -> tuple[np.uint64, Integer]:
 
 @inlined
 def _read_number(wire_type: Integer, at: Integer, end: Integer) -> tuple[np.uint64, Integer]:
-    """Return a number, or the size of bytes, and the address after it, which may exceed `end`."""
+    """Read a number or a length; return it and the address after it, which may exceed `end`."""
     if wire_type == _FIXED64:
         value = read_int64_native(np.uint64(at)) if end - at >= 8 else np.int64(0)
         return np.uint64(value), at + 8
@@ -119,7 +120,7 @@ def _end_element(
     list_column: Integer,
     list_index: Integer,
 ) -> None:
-    """Count an element of a level, and of its list."""
+    """Add an element to the count of its level and to the length of its list."""
     levels[elements, COUNT] += 1
     length = value_address(columns, list_column, list_index, LENGTH_BYTES)
     write_int32_native(length, read_int32_little(length) + 1)
@@ -196,7 +197,7 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
                 # The bytes of an earlier occurrence are already in the data.
                 return UNDECIDED
             if kind == STRING and not is_utf8(source, size, readable_end):
-                # A later occurrence of the field may replace the string.
+                # A later occurrence of the field may replace the invalid string.
                 return UNDECIDED
             append_bytes(columns, column, index, source, size, readable_end)
             at += size
@@ -213,7 +214,7 @@ def _decode_message(  # noqa: C901, PLR0911, PLR0912, PLR0915, because it is one
             end, node = at + size, entries[entry, CHILD]
             continue
         elif wire_type == _SIZED:
-            # Packed numbers.
+            # A packed list of numbers.
             packed_end = at + size
             packed_type = _VARINT
             if kind == FIXED64 or kind == FIXED32:  # noqa: PLR1714, SIM109
@@ -255,10 +256,10 @@ def decode_messages(
     statuses: NDArray[np.uint8],
     needs: NDArray[np.int64],
 ) -> int:
-    """Decode the messages of rows from `first_row` on; return the row that was reached.
+    """Decode the messages of rows from `first_row` on; return the first row without a status.
 
-    `messages` (int64, (m, MESSAGE_FIELDS)), `entries` (int64, (k, ENTRY_FIELDS)): the types, the
-    type of the rows first. For the other parameters, see `decode_avro`.
+    `messages` (int64, (m, MESSAGE_FIELDS)), `entries` (int64, (k, ENTRY_FIELDS)): the message
+    types, starting with the type of the rows. For the other parameters, see `decode_avro`.
     """
     base = np.int64(data.ctypes.data)
     readable_end = np.uint64(base + len(data))
@@ -280,7 +281,7 @@ def decode_messages(
 
 
 def warm_up() -> None:
-    """Load or compile the decoding of messages, over no rows."""
+    """Load or compile `decode_messages`, by calling it without rows."""
     nothing = np.empty(0, np.int64)
     messages = np.zeros((1, MESSAGE_FIELDS), np.int64)
     entries = np.zeros((1, ENTRY_FIELDS), np.int64)

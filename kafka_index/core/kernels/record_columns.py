@@ -59,8 +59,8 @@ PART_KEYS, PART_VALUES, PART_HEADERS = 1, 2, 4
 
 #: Addresses and capacities of a chunk's columns. For keys and values: the addresses of their end
 #: offsets (int32, one more than rows, the first one initialized), of their validity bytes, and of
-#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. The state also has the address
-#: and row stride of the array of header positions, and the maximum number of records.
+#: their data, and the data capacity without `UNPACK_SLACK_BYTES`. The last fields are the address
+#: and row stride of the array of header places, and the maximum number of records.
 CHUNK = record_type(
     "offsets",
     "timestamps",
@@ -77,10 +77,10 @@ CHUNK = record_type(
     "rows",
 )
 
-#: Why a call returned: all batches are decoded; the chunk or the arena is full; the next record
-#: alone needs more bytes (``needed_key_bytes``, ``needed_value_bytes``) than the chunk has; the
-#: caller must decompress the batch; the section handed in is decoded; or the batch is corrupt
-#: (``fault``) after the records decoded so far.
+#: Why `decode_batches` returned: all batches are decoded; the chunk or the arena is full; the next
+#: record alone needs more bytes (``needed_key_bytes``, ``needed_value_bytes``) than the chunk has;
+#: the caller must decompress the batch; the section that the caller handed in is decoded; or the
+#: batch is corrupt (``fault``) after the records decoded so far.
 (
     DECODE_DONE,
     DECODE_FULL,
@@ -96,10 +96,11 @@ CHUNK = record_type(
 #: headers.
 NEGATIVE_RECORD_COUNT, CUT_FIELD, TOO_MANY_HEADERS = -1, -2, -3
 
-#: Number of the batch; its remaining records (`NOT_OPEN`: all) and the address of the next one;
-#: rows of the chunk, rows with headers, number of headers, bytes of headers; used bytes of the
-#: arena; the corruption; bytes needed for key and value of the next record; whether the section of
-#: the batch was handed in, and the fields of its `RecordSection`.
+#: The state of `decode_batches`: number of the current batch; its remaining records (`NOT_OPEN`:
+#: all) and the address of the next one; rows of the chunk, rows with headers, number of headers,
+#: bytes of headers; used bytes of the arena; the error code of a corrupt batch; bytes needed for
+#: key and value of the next record; whether the caller handed in the section of the batch; and the
+#: fields of this `RecordSection`.
 STATE = record_type(
     "batch",
     "left",
@@ -134,7 +135,7 @@ def hand_in_section(state: Any, section: RecordSection) -> None:
 
 
 def skip_batch(state: Any, batch_ends: Longs) -> None:
-    """Skip the remaining records of the batch."""
+    """Skip the remaining records of the current batch."""
     batch_ends[state.batch] = state.rows
     state.batch += 1
     state.left = NOT_OPEN
@@ -172,8 +173,8 @@ def store_section(state: Any, section: RecordSection) -> None:
     state.is_message_set = section.is_message_set
 
 
-#: Rows of the array of header places: row of the chunk, start of the headers, their number, and end
-#: of the record.
+#: Rows of the array of header places: row of the record in the chunk, address of its headers, their
+#: number, and end address of the record.
 PLACE_ROW, PLACE_ADDRESS, PLACE_COUNT, PLACE_END = range(4)
 PLACE_ROWS = 4
 
@@ -200,7 +201,7 @@ _LONG_BYTES = np.uint64(8)
 
 @compiled
 def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
-    """Find the headers of records.
+    """Find the names and values of headers in memory.
 
     `places` (int64, (PLACE_ROWS, n)): filled by `decode_batches`. `headers` (int64, (HEADER_ROWS,
     k)): filled; k is the sum of the counts.
@@ -210,8 +211,9 @@ def find_headers(places: NDArray[np.int64], headers: NDArray[np.int64]) -> None:
         position: Integer = places[PLACE_ADDRESS, place]
         end = places[PLACE_END, place]
         for _ in range(places[PLACE_COUNT, place]):
-            # `decode_batches` has verified that they end within the record. If the log was
-            # overwritten since, the name is empty and the value null.
+            # `decode_batches` has verified that the headers end within the record. If the log was
+            # overwritten since then, an invalid name is returned as empty, and an invalid value as
+            # null.
             key, key_size, position = read_sized_field(position, end)
             if key_size < 0 or position > end:
                 key_size, position = np.int64(0), VARINT_CUT
@@ -263,8 +265,8 @@ def may_have_short_records(
     `readable_end`: nothing at or after this address may be read. `first_offset`, `last_offset`: the
     requested range of offsets.
     """
-    # If all short deltas stay within the requested range, records need no check. Differences of
-    # shifted offsets cannot overflow.
+    # If no short offset delta can leave the requested range, no offset has to be checked.
+    # Differences of shifted offsets cannot overflow.
     block = section.base_offset >> SHORT_OFFSET_BITS
     return bool(
         not section.is_message_set
@@ -286,7 +288,7 @@ def decode_short_records(
     value_total: Integer,
     parts: int,
 ) -> tuple[np.uint64, Integer, Integer, Integer]:
-    """Decode records until one has another shape, is corrupt, or does not fit in the chunk.
+    """Decode records of the most common shape, until one differs or does not fit in the chunk.
 
     This is the hot loop. As a separate function it needs fewer CPU registers, which makes it a
     quarter faster. `section`: records for which `may_have_short_records` is True. `cursor`: address
@@ -394,7 +396,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
         key_total = read_int32_little(key_ends + _INT32_BYTES * np.uint64(row))
     if wants_values:
         value_total = read_int32_little(value_ends + _INT32_BYTES * np.uint64(row))
-    # Row before a compressed batch that can be rolled back; -1 for none.
+    # First row of the current compressed batch, whose rows can be removed again; -1 for none.
     undone_row = np.int64(-1)
     undone_header_rows = undone_headers = np.int64(0)
     undone_header_bytes: Integer = np.int64(0)
@@ -435,7 +437,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
                 state.fault = NEGATIVE_RECORD_COUNT
                 code = DECODE_FAULT
                 break
-        # The end of readable memory; nothing is known about what follows.
+        # The end of the memory that may be read. Memory after a section handed in must not be read.
         readable_end = section.end
         if not handed_in:
             is_in_window = window <= section.start <= window_end
@@ -524,10 +526,12 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             if undone_row >= 0:
                 fault = np.int64(state.fault)
                 if code != DECODE_FAULT:
-                    # The chunk may end here only if the rest of the batch is valid.
+                    # The chunk may end within a compressed batch only if the rest of the batch is
+                    # valid.
                     _, fault = check_rest(section, cursor, left)
                 if fault != RECORD_VALID:
-                    # The caller determines how Kafka handles the batch.
+                    # The caller opens the batch with `open_records`, which reports the same error
+                    # as Kafka.
                     row, header_rows, headers = undone_row, undone_header_rows, undone_headers
                     header_bytes = undone_header_bytes
                     left = np.int64(NOT_OPEN)
@@ -538,7 +542,7 @@ def decode_batches(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and
             code = DECODE_SECTION_DONE
             break
         if used >= 0 and headers == undone_headers:
-            # Nothing refers to the decompressed bytes any more.
+            # No header place refers to the decompressed bytes, so their memory can be reused.
             state.arena_used = used
         batch_ends[batch] = row
         batch += 1

@@ -71,7 +71,7 @@ def _zigzag(value: Integer) -> np.uint64:
 
 @compiled
 def varint_size(value: Integer) -> Integer:
-    """Return the bytes of a number as a zigzag varint (``ByteUtils.sizeOfVarlong``)."""
+    """Return the size of a number as a zigzag varint, in bytes (``ByteUtils.sizeOfVarlong``)."""
     left = _zigzag(value) >> np.uint64(7)
     size = np.int64(1)
     while left:

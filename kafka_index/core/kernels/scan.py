@@ -1,4 +1,4 @@
-"""Scan record batches into columns; verify each, and stop where a broker does.
+"""Scan the record batches of a log into columns; verify each, and stop like a broker's recovery.
 
 Sources: Kafka's ``FileLogInputStream.nextBatch``, ``DefaultRecordBatch.ensureValid``,
 ``LegacyRecord.ensureValid`` and ``LogSegment.recover``.
@@ -77,7 +77,7 @@ class BatchColumns(NamedTuple):
     magic : ndarray of int64, shape (n,)
         A broker reads values above 2 as 2, and negative ones as 1. Consumers stop at both.
     record_count : ndarray of int64, shape (n,)
-        As in the batch header; 1 for magic 0 and 1. -1 if a table does not have it.
+        As in the batch header; 1 for magic 0 and 1. -1 if a batch table lacks this column.
     """
 
     position_bytes: Longs
@@ -102,7 +102,7 @@ class BatchColumns(NamedTuple):
 
     @property
     def is_control(self) -> NDArray[np.bool_]:
-        """Whether each is a control batch (``isControlBatch``); v0 and v1 messages never are.
+        """Whether each batch is a control batch (``isControlBatch``); v0 and v1 messages never are.
 
         In the attributes of a message this bit has no meaning.
         """
@@ -253,7 +253,8 @@ def _scan_window(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
         if position + size > window_end:
             return SCAN_NEED_BYTES, position, count, has_markers
         if not verify_crc:
-            # With headers only, the hardware prefetcher fails; but batch sizes are similar.
+            # The hardware prefetcher fails if only headers are read. Since batch sizes are similar,
+            # the address of a later header can be estimated.
             ahead = _SMALL_BATCHES_AHEAD if size <= _SMALL_BATCH else _LARGE_BATCHES_AHEAD
             header_ahead = start + np.uint64(ahead * size)
             prefetch(header_ahead)
@@ -317,10 +318,10 @@ def are_contiguous(
     control_types: Longs,
     next_offset: Integer,
 ) -> bool:
-    """Return whether v2 batches contain all offsets from `next_offset` on, without cleaner marks.
+    """Return whether batches cover all offsets from `next_offset` on, without gap or overlap.
 
     `base_offsets`, `last_offsets`, `attributes`, `control_types` (int64, (n,)): of `BatchColumns`.
-    True implies that the batches are in order.
+    Returns False, too, if a batch has a delete horizon or is a v0 or v1 message.
     """
     for row in range(len(base_offsets)):
         at = np.uint64(row)

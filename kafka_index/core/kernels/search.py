@@ -20,7 +20,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.kernels.compile_cache import compiled, writable_and_not
 from kafka_index.core.kernels.memory import Integer, read_int32, read_int64
 
-#: No slot is at or below the target; for a ceiling: above it.
+#: No entry is at or below the target or, in a search for a ceiling, at or above it.
 NOT_FOUND = -1
 _INT32_BYTES = 4
 
@@ -239,7 +239,7 @@ def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
 def find_disorder(
     address: np.uint64, entries: int, entry_bytes: int, key_bytes: int, least_step: int
 ) -> int:
-    """Return the first slot that no broker could have written after the previous one.
+    """Return the first slot whose entry no broker would append after the previous entry.
 
     `address`, `entries`, `entry_bytes`, `key_bytes`: as in `gallop_floor`; an int32 value follows
     each key. `least_step`: minimum increase of the value between entries; keys must increase by at
@@ -274,7 +274,8 @@ def is_ascending(values: NDArray[np.int64]) -> bool:
     return True
 
 
-# Number of write positions at a time; more than the TLB has pages for would be slower.
+# Bits that a pass sorts by. A pass with more write positions than the TLB has pages would be
+# slower.
 _DIGIT_BITS = 10
 _DIGITS = 1 << _DIGIT_BITS
 
@@ -340,7 +341,7 @@ def scatter_groups(
     empty unless `rows` is a permutation of 0 to n - 1. `answers` (int64, (k, ...)): filled.
     """
     if len(run_of_row):
-        # Only this column is written in random order.
+        # Only `run_of_row` is written in random order; the results are written in row order.
         for query in range(len(rows)):
             run_of_row[rows[query]] = runs[query]
         for column in range(len(values)):

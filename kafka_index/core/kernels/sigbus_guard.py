@@ -1,10 +1,11 @@
-"""Handler for SIGBUS: a file is truncated or its disk fails while it is mapped.
+"""Handle SIGBUS, which is raised if a mapped file is truncated or its disk fails.
 
 By default, SIGBUS kills the process, for example a Spark worker with all its segments. This handler
-maps a page of zeros in place of the lost page of a guarded map and records the page fault. The
-reader continues over zeros; the owner of the guard checks it afterwards and discards the result.
-Page faults elsewhere go to the previous handler. The handler also serves partly fetched remote
-logs: the missing range is fetched and the read repeated.
+maps a page of zeros in place of the lost page of a guarded memory mapping, and records the page
+fault. The reader continues over zeros. Afterwards, the owner of the guard checks it and discards
+the result if there was a page fault. Page faults elsewhere go to the previous handler. Remote logs
+that are only partly fetched rely on this handler, too: the missing range is fetched and the read
+repeated.
 
 The handler is machine code without any Python, as signal handlers must be. It exists only on 64-bit
 Linux with glibc's layout of ``sigaction``; elsewhere guards do nothing.
@@ -38,8 +39,8 @@ _SUPPORTED = sys.platform == "linux" and platform.machine() in ("x86_64", "aarch
 #: Maximum number of guarded memory mappings; further mappings are not guarded.
 _SLOTS = 4096
 _START, _END, _FAULTS = range(3)
-# Memory shared with the handler: start, end and fault count of each guarded map, and the latest
-# fault addresses. The table is never freed.
+# Memory shared with the handler: start, end and fault count of each guarded memory mapping, and its
+# latest fault addresses. The table is never freed.
 _table = np.zeros((_SLOTS, 3), np.uint64)
 _NOTED = 64
 _noted = np.zeros((_SLOTS, _NOTED), np.uint64)
@@ -53,7 +54,7 @@ _handler_address: int | None = None
 
 
 class SigbusGuard:
-    """A guard of one mapping, until `release`.
+    """A guard of one memory mapping, until `release`.
 
     `address`: start of the mapping, page-aligned. `size_bytes`: its size.
     """

@@ -1,12 +1,12 @@
-"""The memory of typed columns, which the loops over Avro and Protobuf fill row by row.
+"""The memory of typed columns, which the Avro and Protobuf decoders fill row by row.
 
 A column belongs to a level. Level 0 has the rows, and each array or map has a level for its
 elements. A column of variable size stores the length of each value instead of offsets, and a
 nullable column stores a byte instead of a bit for validity. Zeros therefore mean null, empty or 0,
-so that a loop writes nothing for a null record. The data of a column has space for all bodies.
-
-A loop leaves a corrupt row as zeros and sets its status. If a level has too few elements, the loop
-undoes the row and returns. The caller enlarges the level and continues at the undone row.
+so that a decoder writes nothing for a null record. The data of a column has space for the bodies of
+all records. A decoder leaves a corrupt row as zeros and sets its status. If a level has no space
+for further elements, the decoder undoes the row and returns. The caller enlarges the level and
+continues at the undone row.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ COLUMN_FIELDS = 6
 #: the number of elements before the current row.
 COUNT, CAPACITY, SAVED_COUNT = range(3)
 LEVEL_FIELDS = 3
-#: The stack of a loop, for nested values.
+#: The size of a decoder's stack for nested values: number of frames, and fields of a frame.
 MAX_FRAMES, FRAME_FIELDS = 512, 5
 
 #: The statuses of rows. Only `DECODED` and `TRAILING` rows have a value. `UNDECIDED` rows need a
@@ -64,7 +64,7 @@ _HIGH_BITS = np.uint64(0x8080808080808080)
 
 @inlined
 def start_row(levels: NDArray[np.int64], row: Integer) -> None:
-    """Set the number of rows before a row, and save the number of elements of each level."""
+    """Start a row: set the count of level 0 to this row, and save the count of each level."""
     levels[0, COUNT] = row
     for level in range(levels.shape[0]):
         levels[level, SAVED_COUNT] = levels[level, COUNT]
@@ -78,7 +78,7 @@ def end_row(
     status: Integer,
     statuses: NDArray[np.uint8],
 ) -> bool:
-    """Store the status of a row and undo a failed one; return whether the loop can continue."""
+    """Store the status of a row, or undo the row; return False if a level must be enlarged."""
     if status > TRAILING:
         _undo_row(columns, levels)
     if status == NEEDS_ELEMENTS:
@@ -197,7 +197,7 @@ def _is_long_utf8(address: np.uint64, size: Integer) -> bool:  # noqa: C901, PLR
 
 
 def no_columns() -> tuple[NDArray[Any], ...]:
-    """Return the arguments `columns` to `needs` of a loop over no rows."""
+    """Return the arguments `columns` to `needs` for a call of a decoder without rows."""
     return (
         np.zeros((0, COLUMN_FIELDS), np.int64),
         np.zeros((1, LEVEL_FIELDS), np.int64),
