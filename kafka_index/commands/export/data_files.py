@@ -22,12 +22,12 @@ from kafka_index.core.fs.registry import atomic_file, store_of
 from kafka_index.core.output.publish import ROWS, scratch_path
 from kafka_index.core.schema.columns import KEY, VALUE, side_names
 
-#: Rows are buffered up to this many bytes, which are a row group of Parquet.
+#: Rows are buffered up to about this many bytes, and then written as one Parquet row group.
 _GROUP_BYTES = 16 * 1024 * 1024
-#: Columns of mostly ascending numbers, and the Parquet encoding of their differences.
+#: Columns whose numbers mostly ascend, and the Parquet encoding for such columns.
 _ASCENDING, _DELTA = ("offset", "timestamp"), "DELTA_BINARY_PACKED"
 
-#: Hive's default partition: the folder of records with timestamps outside of the calendar.
+#: Hive's default partition: the date folder of records without a timestamp in the years 1 to 9999.
 _NO_DATE = "__HIVE_DEFAULT_PARTITION__"
 #: The maximum number of open data files of a split, one for each day.
 _MAX_OPEN = 8
@@ -37,7 +37,7 @@ _DAY_MS = 24 * 3600 * 1000
 class DataFile:
     """Writes a data file in row groups of about `_GROUP_BYTES`.
 
-    The scratch path contains the attempt at the split, and the number of the file in the attempt.
+    The scratch path contains the `attempt` ID, and the number of the file within this attempt.
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class DataFile:
 
 
 def _dictionary_columns(schema: pa.Schema) -> list[str]:
-    """Return the Parquet columns to encode with dictionaries, because their values often repeat."""
+    """Return the columns for Parquet's dictionary encoding, whose values often repeat."""
     return [
         path
         for field in schema
@@ -146,9 +146,9 @@ def _string_columns(path: str, data_type: pa.DataType) -> Iterator[str]:
 
 
 def _format_timestamps(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Format timestamps as strings if one of them is outside of the calendar.
+    """Format all timestamps of a batch as strings if any is outside of the years 1 to 9999.
 
-    A timestamp outside of the calendar becomes the number of milliseconds since the epoch.
+    A timestamp outside of these years becomes the number of milliseconds since the epoch.
     """
     column_index = batch.schema.get_field_index("timestamp")
     if column_index < 0 or not len(batch):
@@ -179,7 +179,7 @@ class SplitFiles:
     Attributes
     ----------
     paths : list of str
-        The complete files.
+        The paths of the complete files.
     records, size_bytes : int
         Counts for the complete files; `records` also counts records in open files.
     """
@@ -246,11 +246,11 @@ class SplitFiles:
 
 
 def _split_by_date(batch: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the records of each day, in the order of first occurrence."""
+    """Yield the date and the records of each day, in the order in which days first occur."""
     times = batch.column("timestamp")
     ticks = pc.fill_null(times.view(pa.int64()), np.iinfo(np.int64).max)
     if times.type.unit == "us":
-        # Rows of a table: a time outside of the calendar is null.
+        # In rows of a lake table, a timestamp outside of the years 1 to 9999 is null.
         days = np.asarray(ticks) // (_DAY_MS * 1000)
         is_outside = np.asarray(times.is_null())
     else:
@@ -272,7 +272,8 @@ def add_tombstone_column(batch: pa.RecordBatch, settings: ExportSettings) -> pa.
     """Return records with an additional boolean column that marks tombstones.
 
     A record without a key is no tombstone, because it deletes nothing. If values are decoded, the
-    column with their bytes is null except for values that did not decode.
+    column with their raw bytes keeps only the bytes of values that did not decode. It is null for
+    all other rows.
     """
     key, value = (settings.raw_column(side) for side in (KEY, VALUE))
     is_null = pc.is_null(batch.column(value))

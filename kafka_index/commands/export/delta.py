@@ -42,9 +42,10 @@ _DATE = "date"
 #: The columns that identify a record of a topic.
 _RECORD_ID_COLUMNS = ("partition", "offset")
 _DATE_FOLDER = f"{_DATE}="
-#: The reader version of tables with column mapping and no other reader feature.
+#: A Delta table with this reader version may have column mapping, but no other reader feature.
 _MAPPED_VERSION = 2
-#: Writer features that exports comply with. Constraints and column rules are checked separately.
+#: Writer features of Delta that exports support. `_refuse_rules` also checks constraints and column
+#: rules.
 _SUPPORTED_FEATURES = {
     *("appendOnly", "changeDataFeed", "checkConstraints", "columnMapping", "deletionVectors"),
     *("generatedColumns", "invariants", "timestampNtz", "v2Checkpoint"),
@@ -62,10 +63,10 @@ _deltalake_errors = partial(
 
 
 class DeltaLake(Lake):
-    """The folder of tables: each topic has a subfolder with its table."""
+    """The output folder, in which each topic has a subfolder with its Delta table."""
 
     def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:  # noqa: ARG002
-        """Create the table of a topic in its folder unless it exists; return it, loaded."""
+        """Create the table of a topic in its folder unless it exists; return the loaded table."""
         table = _DeltaTable(folder, settings)
         table.create()
         table.load()
@@ -92,7 +93,8 @@ class _DeltaTable(LakeTable):
             options = _storage_options(self.name)
             if DeltaTable.is_deltatable(self.name, options):
                 return
-            # Columns that need a table feature are added together with the feature.
+            # Timestamps without a time zone require a table feature. `check` adds their columns
+            # together with the feature.
             schema = pa.schema([field for field in self._schema if not _has_local_times(field)])
             if self._partition_by:
                 schema = schema.append(pa.field(_DATE, pa.date32()))
@@ -111,7 +113,8 @@ class _DeltaTable(LakeTable):
     def check(self) -> None:
         """Add missing columns; raises `InputError` if the table cannot take the data files."""
         table_columns = pa.schema(self._loaded.schema().to_arrow())
-        # Spark fails on a file whose type is wider or narrower than the column.
+        # Spark fails to read a data file whose type is wider or narrower than the type of the
+        # table's column.
         refuse_changed_types(self._schema, table_columns, self.name, lambda _table, _own: False)
         partition_columns = self._loaded.metadata().partition_columns
         if partition_columns != self._partition_by:
@@ -139,14 +142,15 @@ class _DeltaTable(LakeTable):
                 self.load()
 
     def _refuse_rules(self) -> None:
-        """Raise `InputError` for column mapping, and for rules that data files could violate."""
+        """Raise `InputError` for column mapping, and features or rules that are not supported."""
         configuration = self._loaded.metadata().configuration
         unsupported_rules = set(self._loaded.protocol().writer_features or ()) - _SUPPORTED_FEATURES
         unsupported_rules |= {name for name in configuration if name.startswith(_CONSTRAINT)}
         if configuration.get(_MAPPING, "none") != "none":
             unsupported_rules.add(_MAPPING)
         for column in self._loaded.schema().fields:
-            # The date column may be generated: the date folders are the days of the timestamps.
+            # The date column may be generated from the timestamps: the date folders have the same
+            # days.
             if column.name != _DATE and any(rule in column.metadata for rule in _COLUMN_RULES):
                 unsupported_rules.add(f"a rule of the column {column.name}")
         if unsupported_rules:
@@ -230,8 +234,8 @@ class _DeltaTable(LakeTable):
                 self._loaded.schema(),
                 self._partition_by,
                 commit_properties=CommitProperties(
-                    # If another tool compacts the removed files, deltalake would repeat the
-                    # commit, and the table would have their rows twice.
+                    # If another tool has compacted the removed files, deltalake would retry the
+                    # commit. The table would contain the rows of these files twice.
                     max_commit_retries=0,
                     app_transactions=[
                         Transaction(key, version) for key, version in change.versions.items()
@@ -272,7 +276,7 @@ class _DeltaTable(LakeTable):
 
 
 def _has_local_times(column: pa.Field) -> bool:
-    """Return whether a column has timestamps without a zone, at any depth."""
+    """Return whether a column has timestamps without a time zone, at any depth."""
     return "timestamp[us]" in str(column.type)
 
 
@@ -287,7 +291,7 @@ def _format_date(value: date | None) -> str | None:
 
 
 def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
-    """Return Delta's statistics of a file, merged from its row groups."""
+    """Merge the statistics of a Parquet file's row groups into Delta's statistics of the file."""
     min_values: dict[str, Any] = {}
     max_values: dict[str, Any] = {}
     null_counts: dict[str, Any] = {}
@@ -308,7 +312,7 @@ def _statistics(metadata: pq.FileMetaData) -> dict[str, Any]:
         statistics_with_bounds = [
             statistics for statistics in column_statistics if statistics.has_min_max
         ]
-        # A row group that only has nulls has no bounds.
+        # In a row group, a column with only nulls has no minimum and maximum.
         has_all_bounds = all(
             statistics.has_min_max or not statistics.num_values for statistics in column_statistics
         )
@@ -367,7 +371,7 @@ def _set_nested(tree: dict[str, Any], path: Sequence[str], value: object) -> Non
 
 
 def _storage_options(path: str) -> dict[str, str] | None:
-    """Return the options and credentials of the store of a path, as deltalake takes them."""
+    """Return the options and credentials of a path's store, in the form that deltalake accepts."""
     if scheme_of(path) not in OBJECT_SCHEMES:
         return None
     from kafka_index.core.fs.object_store import ObjectConfig  # noqa: PLC0415, an extra

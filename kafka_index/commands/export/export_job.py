@@ -78,7 +78,8 @@ def export(
             topics = {files.topic for files in partition_listing.files}
             decode = decode_options(request, topics, request.inputs)
             if decode is not None and settings.format.is_table:
-                # A table is created before its first file is written.
+                # `tables.open` creates the tables before data files are written, so the types of
+                # their columns are required here.
                 types = types_of_logs(partition_listing.files, settings, decode, engine.threads)
                 settings = replace(settings, types=types)
         with target:
@@ -111,7 +112,7 @@ def export(
 
 
 def _decode_options(request: ExportRequest) -> dict[str, str]:
-    """Return the options of typed columns for the export state, except default values.
+    """Return the options for decoding that the export state stores; default values are omitted.
 
     The location of the schemas is not included, because it may differ between runs.
     """
@@ -130,7 +131,7 @@ def _export_plan(
     engine: Engine,
     listener: Listener,
 ) -> None:
-    """Export the splits of a plan, whose output is locked."""
+    """Export the splits of a plan, while the lock of the output is held."""
     tasks = plan.tasks
     sizes = {task.number: task.split.size_bytes for task in tasks}
     listener.on_plan(len(tasks), sum(sizes.values()), ("split", "splits"))
@@ -161,7 +162,7 @@ def _export_plan(
 def export_splits(
     workers: Workers, tasks: Sequence[SplitTask], settings: ExportSettings
 ) -> Generator[SplitResult, None, None]:
-    """Export splits, and yield their results as they are finished."""
+    """Export splits, and yield the result of each split when it is finished."""
     return workers.run(
         tasks,
         partial(_export_split, settings=settings),
@@ -194,7 +195,8 @@ def _export_split(task: SplitTask, attempt_id: str, *, settings: ExportSettings)
             task.number, failure=ReportedError.from_error(error), is_retriable=is_retriable(error)
         )
     if task.is_repeated and not settings.format.is_table:
-        # Earlier files of this range lack the records that were damaged then.
+        # The data files that an earlier run wrote for these offsets lack the records that it
+        # skipped as damaged.
         remove_data_files(task.folder, task.first_offset, task.end_offset, keep=files.paths)
     header = reader.last_header
     return SplitResult(
@@ -224,13 +226,14 @@ class _Damage:
 
 
 def _keep_earlier_files(task: SplitTask, settings: ExportSettings) -> SplitResult | None:
-    """Return a result without new files; None if the earlier data files may be replaced.
+    """Return a result that keeps the earlier data files; None if new files may replace them.
 
-    Files are replaced only if the range can be read completely, with at least as many records as
-    before. An exported batch may have been damaged, or its segment deleted.
+    Files are replaced only if the offsets can now be read without damage, and have at least as many
+    records as the earlier run exported. Since that run, a batch may have been damaged, or its
+    segment deleted.
     """
     damage = _Damage()
-    # Neither keys nor values need to be copied to be counted.
+    # Only offsets are decoded: counting the records requires no keys and values.
     count_settings = replace(settings.read_settings, columns=("offset",), typed=None)
     records = sum(map(len, RecordReader(task.split, count_settings, on_skipped=damage.add)))
     if not damage.count:

@@ -1,12 +1,13 @@
-"""The state of an export: the exported offsets of a partition, and checks that a log matches them.
+"""The export state of a partition: its exported offsets, and checks that a log matches them.
 
 The state file is a hidden file next to the data files. It is written before the first data file,
-and after each data file that extends the range. A data file after the exported end is from a killed
-run: the next run removes it.
+and after each data file that extends the range. A data file after the end of the exported range is
+from a killed run: the next run removes it.
 
-The state has the header fields of the last batch of each split. A log that still has this batch has
-the same history up to it. Retention and compaction do not change a history. A log that was
-truncated and grew again, or a topic that was created again, has another history.
+The state contains header fields of the last batch of each split. A log that still contains this
+batch has the same history up to the batch. Retention and compaction do not change the history. A
+log that was truncated before the batch and grew again has another history, as does a topic that was
+created again.
 """
 
 from __future__ import annotations
@@ -38,10 +39,11 @@ from kafka_index.core.log.read.partition_log import PartitionLog
 from kafka_index.core.output.output import StateFile
 from kafka_index.core.query.settings import RecordFilter
 
-#: Up to this many batches are in a state. Beyond it, earlier batches are thinned out.
+#: The maximum number of batches in an export state. Above it, `thin_out` removes some of the
+#: earlier batches.
 _MAX_BATCHES = 64
 EXPORT_STATE = ".kafka-index-export.json"
-#: The names of data files; staged files in an object store have one more suffix.
+#: The pattern of the names of data files. The names of staged files end with ``.staged``.
 DATA_FILE: Final = (
     r"(?P<first>[0-9]{20})-(?P<last>[0-9]{20})(?:-(?P<revision>[0-9]+))?"
     r"\.(?:parquet|jsonl)(?:\.staged)?"
@@ -51,7 +53,7 @@ _VERSION = 1
 _DataFile = Annotated[str, Meta(pattern=rf"^(?:{DATE_FOLDER}/)?{DATA_FILE}\Z")]
 _OptionValue = str | bool | Int64 | list[str] | dict[str, str] | None
 _TIMES = ("from_ms", "to_ms")
-#: The options by their names in a state file.
+#: The command-line options, keyed by the option names in a state file.
 OPTION_NAMES: Final = {
     "format": "--format",
     "columns": "--columns",
@@ -67,7 +69,7 @@ OPTION_NAMES: Final = {
 }
 
 
-#: The options of typed columns.
+#: The names, in a state file, of the options for decoding keys and values.
 DECODE_OPTIONS: Final = ("decode", "value_schema", "schema_context")
 
 
@@ -111,9 +113,10 @@ class DataLoss:
     Attributes
     ----------
     agreed_offset : int, optional
-        The log agrees with the export before this offset; None if they agree on no record.
+        The log agrees with the export on offsets before this one; None if no exported batch was
+        found in the log.
     is_gap : bool
-        The log agrees with all exported records, but records after them were deleted.
+        The log agrees with the export, but deleted further records before they were exported.
     """
 
     reason: str
@@ -122,7 +125,7 @@ class DataLoss:
 
 
 def thin_out(batches: Sequence[ExportedBatch]) -> tuple[ExportedBatch, ...]:
-    """Remove every second of the earlier batches if there are more than `_MAX_BATCHES`."""
+    """Remove every second batch before the latest ones if there are more than `_MAX_BATCHES`."""
     if len(batches) <= _MAX_BATCHES:
         return tuple(batches)
     half = len(batches) - _MAX_BATCHES // 2
@@ -175,7 +178,7 @@ def find_loss(
 
 
 def _contains_batch(log: PartitionLog, batch: ExportedBatch) -> bool | None:
-    """Return whether a log contains a batch; None if damage or the log cleaner makes it unknown."""
+    """Return whether a log contains a batch; None if damage, retention or cleaning may hide it."""
     bases = [segment.base_offset for segment in log.segments]
     segment_number = int(np.searchsorted(bases, batch.base_offset, "right")) - 1
     if batch.last_offset < log.log_start_offset or segment_number < 0:
@@ -187,7 +190,7 @@ def _contains_batch(log: PartitionLog, batch: ExportedBatch) -> bool | None:
         position = segment.offset_to_position(batch.base_offset)
         header = None if position is None else segment.header_at(position.position)
     except CorruptLogError:
-        # The read of the records reports the damage.
+        # The export reports this damage when it reads the records.
         return None
     if header is None:
         return None if may_be_cleaned else False
@@ -216,9 +219,10 @@ def _has_delete_horizon(header: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DamagedRange:
-    """Offsets, the end exclusive, with records that were skipped because of damage.
+    """A range of offsets in which damaged records were skipped; `end_offset` is exclusive.
 
-    `records` counts the exported records; None if an earlier version has not counted them.
+    `records` is the number of records that were exported from the range; None if an earlier version
+    of kafka-index exported it.
     """
 
     first_offset: Offset
@@ -228,7 +232,7 @@ class DamagedRange:
 
 @dataclass(frozen=True, slots=True)
 class ReplacedRange:
-    """Offsets, the end exclusive, whose data files were replaced by a revision."""
+    """A range of offsets whose data files a revision has replaced; `end_offset` is exclusive."""
 
     first_offset: Offset
     end_offset: Offset
@@ -253,20 +257,22 @@ class ExportState:
     damaged : tuple of DamagedRange
         Ranges that a later run reads again.
     batches : tuple of ExportedBatch
-        The last batches of splits. An export is continued only if the log contains them.
+        The last batches of splits. With these, a later run checks that the log has the same
+        history.
     superseded : tuple of str, optional
-        Data files to remove, relative to the folder, while staged files replace them.
+        While staged files replace data files, the data files to remove: paths relative to the
+        folder.
     revision : int
         The highest revision of a data file.
     replaced : tuple of ReplacedRange
-        The replaced ranges, the latest last.
+        The replaced ranges, in the order of their replacement.
     writers : mapping of str to list of str
         The writer schemas of keys and values, if they are decoded.
     forms : mapping of str to str
-        The forms of the columns of decoded keys and values.
+        The `ColumnForm` of decoded keys and values.
     files : int, optional
         The number of data files of a table that were ever complete, including replaced files; None
-        if an earlier version has not counted them.
+        if an earlier version of kafka-index began the export.
     """
 
     options: Mapping[str, _OptionValue]
@@ -283,7 +289,7 @@ class ExportState:
     files: Offset | None = None
 
     def revision_at(self, offset: int, max_revision: int = INT64_MAX) -> int:
-        """Return the revision of the data file with an offset, at the time of `max_revision`."""
+        """Return the revision of an offset's data file, without revisions after `max_revision`."""
         for replaced_range in reversed(self.replaced):
             if (
                 replaced_range.revision <= max_revision
@@ -313,7 +319,7 @@ def state_options(settings: ExportSettings) -> dict[str, _OptionValue]:
         "isolation": settings.read.isolation.value,
         "from_ms": settings.from_ms,
         "to_ms": settings.to_ms,
-        # Omitted if there are none, as in earlier versions.
+        # Omitted if no time is relative, as in the state files of earlier versions of kafka-index.
         **({"relative_times": dict(settings.relative_times)} if settings.relative_times else {}),
         **({"history": settings.history.value} if settings.is_latest else {}),
         **settings.decode,
@@ -330,7 +336,7 @@ def format_option(name: str, value: object) -> str:
 
 
 def continue_hint(options: Mapping[str, object], name: str) -> str:
-    """Return a hint how to continue an export with the option in its state."""
+    """Return a hint with the value of an option with which an export can be continued."""
     option, value, relative = OPTION_NAMES[name], options.get(name), options.get("relative_times")
     if isinstance(relative, dict) and name in relative:
         return f"give {option} {relative[name]}"
@@ -342,9 +348,9 @@ def continue_hint(options: Mapping[str, object], name: str) -> str:
 def restore_relative_times(
     settings: ExportSettings, partitions: Iterable[PartitionFiles]
 ) -> ExportSettings:
-    """Return settings with the relative times as the first run of the same export resolved them.
+    """Return settings with relative times resolved as in the first run of the same export.
 
-    With another start or end in each run, some records would never be exported.
+    If each run resolved these times again, some records would never be exported.
     """
     if not settings.relative_times:
         return settings

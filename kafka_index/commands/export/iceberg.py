@@ -49,10 +49,10 @@ except ImportError as error:
         hint="pip install 'kafka-index[iceberg]'",
     ) from error
 
-#: pyiceberg's default name, for a catalog that is given by a URI.
+#: The name of a catalog that is given as a URI: pyiceberg's default name.
 _CATALOG = "default"
 _DAY_FIELD = "timestamp_day"
-#: Options of our stores, without their prefix, as properties of pyiceberg.
+#: pyiceberg's properties for the S3 options of kafka-index, keyed by the option without its prefix.
 _S3_PROPERTIES = {
     "endpoint": "s3.endpoint",
     "region": "s3.region",
@@ -60,7 +60,7 @@ _S3_PROPERTIES = {
     "secret_access_key": "s3.secret-access-key",
     "session_token": "s3.session-token",
 }
-#: The last one is raised if files that a commit replaces were removed concurrently.
+#: pyiceberg raises `ValidationException` if another writer removed files that a commit replaces.
 _CONFLICTS = (CommitFailedException, CommitStateUnknownException, ValidationException)
 _PERMANENT = (BadRequestError, ResolveError, ValidationError)
 
@@ -83,7 +83,7 @@ def _pyiceberg_errors(action: str, name: str) -> Iterator[None]:
 
 
 class IcebergLake(Lake):
-    """A namespace of a catalog.
+    """A namespace of an Iceberg catalog, with a table for each topic.
 
     Parameters
     ----------
@@ -143,7 +143,7 @@ class IcebergLake(Lake):
         return str(location)
 
     def open(self, topic: str, folder: str, settings: ExportSettings) -> LakeTable:
-        """Create the table of a topic in a folder unless it exists; return it, loaded."""
+        """Create the table of a topic in a folder unless it exists; return the loaded table."""
         identifier = (*self._namespace, topic)
         table = _IcebergTable(self._catalog, identifier, settings)
         with _pyiceberg_errors("create the table", table.name):
@@ -178,7 +178,8 @@ class _IcebergTable(LakeTable):
     def load(self) -> None:
         with _pyiceberg_errors("load the table", self.name):
             table = self._catalog.load_table(self._identifier)
-            # By default, pyiceberg repeats a commit after a conflict, and adds the files again.
+            # By default, pyiceberg retries a commit after a conflict, and could add the same files
+            # twice.
             retries = {TableProperties.COMMIT_NUM_RETRIES: "0"}
             properties = {**table.metadata.properties, **retries}
             table.metadata = table.metadata.model_copy(update={"properties": properties})
@@ -261,7 +262,7 @@ class _IcebergTable(LakeTable):
     def _refuse_renamed_columns(self) -> None:
         """Raise `InputError` if a column was renamed, or was dropped and added again.
 
-        Files are read by the names of columns, and older files have the older names.
+        `replace_rows` reads data files by column name, and older data files have the older names.
         """
         names: dict[int, str] = {}
         ids: dict[str, int] = {}
@@ -299,7 +300,8 @@ class _IcebergTable(LakeTable):
             elif paths:
                 transaction.add_files(paths, check_duplicate_files=False)
             else:
-                # A commit without a snapshot would not conflict with the commit of another writer.
+                # Without a snapshot, this commit would not conflict with a concurrent commit of
+                # another writer.
                 _add_snapshot(transaction)
             versions = {key: str(version) for key, version in change.versions.items()}
             transaction.set_properties(versions)
@@ -307,7 +309,7 @@ class _IcebergTable(LakeTable):
 
 
 def _s3_endpoint_properties() -> dict[str, str]:
-    """Return the S3 endpoint in the environment variables, which Arrow's client ignores."""
+    """Return the S3 endpoint from environment variables that Arrow's S3 client ignores."""
     names = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
     endpoint = next(filter(None, map(os.environ.get, names)), None)
     return {} if endpoint is None else {"s3.endpoint": endpoint}

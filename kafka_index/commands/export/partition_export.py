@@ -6,8 +6,8 @@ all earlier splits are complete. The name of a data file has its first and last 
 
 Files that replace others are first written to a hidden staging folder, which has its own export
 state. If the run is killed, the next run continues that export. Once all files are staged, the
-state of the partition lists the data files to remove. Then every run first completes the
-replacement.
+export state of the partition lists the data files to remove. If the run is killed after this, the
+next run first completes the replacement.
 """
 
 from __future__ import annotations
@@ -56,9 +56,9 @@ class SplitTask:
     first_offset, end_offset : int
         The offsets that the split covers, the end exclusive.
     is_repeated : bool
-        The split was exported before, without damaged records.
+        An earlier run exported the split, except for damaged records.
     records_before : int, optional
-        The number of records in its earlier export, if known.
+        The number of records that the earlier run exported from the split, if known.
     is_staged : bool
         Data files are written to the staging folder.
     revision : int
@@ -93,9 +93,9 @@ class FileReplacement:
     Attributes
     ----------
     before : ExportState
-        The state before the replacement.
+        The export state before the replacement.
     from_offset : int
-        Data files that begin before this offset stay.
+        Data files that begin before this offset are kept.
     is_restart : bool
         The partition is exported again from the start.
     """
@@ -117,7 +117,7 @@ class PartitionExport:
     tasks : list of SplitTask
         The splits, in order of offsets.
     begin_offset : int, optional
-        Offsets from this one on are new.
+        The first offset of this run, except for repeated splits.
     failure : ReportedError, optional
         Why the export failed or is incomplete.
     is_retriable : bool
@@ -125,15 +125,15 @@ class PartitionExport:
     is_rejected : bool
         The table, or the data files for the table, cannot be used.
     loss : ReportedError, optional
-        Data that the log has lost since the last export, if the export continues.
+        Data that the log has lost since the last export.
     replacement : FileReplacement, optional
-        Data files are staged, and replace these files once all of them are complete.
+        The data files that the staged files replace, once all staged files are complete.
     read : ReadPartition, optional
         The offsets to export.
     missing : MissingOffsets
-        The offsets in `read` that no log has.
+        The offsets in `read` that no log contains.
     end_damage : ReportedError, optional
-        Damage at the end of the log, which a continued export may not read again.
+        Damage at the end of the log, which is reported even if this run does not read it.
     """
 
     partition: TopicPartition
@@ -162,7 +162,7 @@ class PartitionExport:
             self.is_rejected |= isinstance(error, InputError)
 
     def begin(self) -> None:
-        """Write the first state of a partition."""
+        """Create the folder of the partition, and write its export state."""
         assert self.state is not None  # noqa: S101, because mypy needs it
         store_of(self.folder).make_directory(self.folder)
         export_state(self.folder).write(self.state)
@@ -209,7 +209,7 @@ class PartitionExport:
         shown_ranges = [
             skipped_range for result in results for skipped_range in result.skipped_ranges
         ]
-        # Damage between two splits is read by both.
+        # Two successive splits both report damage at their boundary.
         skipped_ranges = list(dict.fromkeys(shown_ranges))
         duplicates = len(shown_ranges) - len(skipped_ranges)
         count = sum(result.skipped_count for result in results) - duplicates
@@ -271,7 +271,7 @@ def _sum_decode_counts(results: Iterable[SplitResult]) -> dict[str, int]:
 
 
 def _extend_state(state: ExportState, task: SplitTask, result: SplitResult) -> ExportState:
-    """Return a state that also covers a split."""
+    """Return the export state after the result of another split."""
     if result.is_unchanged:
         return state
     if state.files is not None:
@@ -290,7 +290,7 @@ def _extend_state(state: ExportState, task: SplitTask, result: SplitResult) -> E
         return state if not task.revision else _add_replaced_range(state, task)
     batches = state.batches
     last_batch = result.last_batch
-    # Damage may hide the end of the split.
+    # If damage hides the end of the split, the last batch that was read may be after the split.
     if last_batch is not None and last_batch.last_offset < task.end_offset:
         batches = thin_out((*batches, replace(last_batch, end_offset=task.end_offset)))
     return replace(
@@ -299,7 +299,7 @@ def _extend_state(state: ExportState, task: SplitTask, result: SplitResult) -> E
 
 
 def _add_replaced_range(state: ExportState, task: SplitTask) -> ExportState:
-    """Return a state in which the files of a repeated split replace its files in a table."""
+    """Return a state in which a repeated split replaces its earlier files in a table."""
     replaced_range = ReplacedRange(task.first_offset, task.end_offset, task.revision)
     return replace(state, revision=task.revision, replaced=(*state.replaced, replaced_range))
 
@@ -316,7 +316,7 @@ def data_files(folder: str) -> Iterator[DataFileInfo]:
 
 
 def remove_uncovered_files(folder: str, state: ExportState) -> None:
-    """Remove the data files of a killed run, which the state does not cover."""
+    """Remove data files that the export state does not cover: they are from a killed run."""
     _delete(folder, [file.path for file in data_files(folder) if not is_covered(file, state)])
 
 
@@ -380,14 +380,15 @@ def remove_staged_files(folder: str) -> None:
 
 
 def _replace_data_files(replacement: FileReplacement, staged_state: ExportState) -> None:
-    """Replace data files by staged files, and update the state; the next run continues this."""
+    """Replace data files by staged files, and update the state; the next run can complete this."""
     folder, previous_state, from_offset = (
         replacement.folder,
         replacement.before,
         replacement.from_offset,
     )
     new_names = set(_list_staged_files(folder).values())
-    # Files of another revision are in a table, and its readers need them until the next commit.
+    # Data files of another revision may be in a table, whose readers need these files until the
+    # next commit.
     old_names = {
         os.path.relpath(file.path, folder)
         for file in data_files(folder)

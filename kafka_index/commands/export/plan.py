@@ -1,4 +1,4 @@
-"""The plan of an export: the new records of each partition, in splits."""
+"""The plan of an export: the new records of each partition, divided into splits."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def plan_export(
 
 
 def _check_starts(files: Sequence[PartitionFiles], starts: Mapping[str, Mapping[int, int]]) -> None:
-    """Raise `InputError` if offsets are for other partitions, as Spark's Kafka source does."""
+    """Raise `InputError` unless exactly the partitions of the input have starting offsets."""
     input_partitions = {
         TopicPartition(partition.topic, partition.partition).directory_name for partition in files
     }
@@ -218,7 +218,8 @@ class _PartitionPlan:
         export.begin_offset = begin_offset = state.next_offset
         remove_uncovered_files(folder, state)
         for damaged_range in state.damaged:
-            # Retention has deleted these records since their export.
+            # Retention has deleted the start of the range, so the range cannot be read again
+            # completely.
             if damaged_range.first_offset < log.log_start_offset:
                 continue
             # One split of any size: the data files of a range are replaced together.
@@ -241,7 +242,8 @@ class _PartitionPlan:
         is_first = state.next_offset == max(log.log_start_offset, self._start)
         starts = Bound(EARLIEST) if is_first and self._start == EARLIEST else Bound(begin_offset)
         new_splits: list[RecordSplit] = []
-        # Damage is read even if there are no new records before it: the report lists it.
+        # A damaged log end is read even if no new records precede the damage, so that the report
+        # lists the damage.
         if is_damaged or begin_offset < end_offset:
             new_end_offset, new_splits = _split_log(
                 log, begin_offset, LATEST, self._read, self._split_bytes
@@ -315,13 +317,13 @@ class _PartitionPlan:
         return export
 
     def _next_revision(self, state: ExportState) -> int:
-        """Return the revision of files that replace others; 0 if files are replaced in place."""
+        """Return the revision for replacing data files in a table; 0 if there is no table."""
         return state.revision + 1 if self._settings.format.is_table else 0
 
     def _staged_state(
         self, log: PartitionLog, export: PartitionExport, start_offset: int, end_offset: int
     ) -> ExportState:
-        """Return the staged state of a killed run, or a new one."""
+        """Return the staged state of a killed run if it fits this plan; otherwise, a new state."""
         replacement, staging_folder = export.replacement, export.folder
         assert replacement is not None  # noqa: S101, because mypy needs it
         topic_id = _topic_id(self._files)
@@ -370,7 +372,7 @@ def _split_log(
     read: ReadSettings,
     split_bytes: int | None,
 ) -> tuple[int | None, list[RecordSplit]]:
-    """Return the end of the offsets that can be exported now, and the splits of these offsets."""
+    """Return the exclusive end of the offsets that can be exported now, and their splits."""
     offsets = resolve_range(log, ReadBounds(Bound(first_offset), Bound(end_offset)), read)
     return offsets.end_offset, list(split_range(log, offsets, read, max_split_bytes=split_bytes))
 
@@ -385,8 +387,8 @@ def _plan_new_tasks(
 ) -> Iterator[SplitTask]:
     if not splits:
         return
-    # The first split covers deleted offsets before the log start, too.
-    # If damage hides the first offset, older records are read again.
+    # The first split also covers deleted offsets before the log start offset. If damage hides
+    # `first_offset`, splits may begin at older records.
     inner = (min(max(split.start_offset, first_offset), end_offset) for split in splits[1:])
     starts = [first_offset, *inner]
     for split, (split_start, split_end) in zip(
@@ -397,7 +399,7 @@ def _plan_new_tasks(
 
 
 def _check_folder(folder: str, state: ExportState | None, options: Mapping[str, object]) -> None:
-    """Raise `InputError` if the folder has another export, or files of another origin."""
+    """Raise `InputError` if the folder has an export with other options, or unknown files."""
     if state is None:
         for file in data_files(folder):
             raise InputError(
@@ -406,11 +408,12 @@ def _check_folder(folder: str, state: ExportState | None, options: Mapping[str, 
                 hint="choose another --output",
             )
         return
-    # Options of typed columns are omitted if there are no typed columns.
+    # `options` lacks the options for decoding if neither keys nor values are decoded.
     names = dict.fromkeys((*options, *(name for name in state.options if name in DECODE_OPTIONS)))
     differing = [name for name in names if state.options.get(name) != options.get(name)]
     if "to_ms" in differing:
-        # Without --from, the start is 0 if --to is given, and none otherwise. Report --to first.
+        # Without --from, `from_ms` is 0 if --to is given, and None otherwise. Report --to, which
+        # was changed, first.
         differing.sort(key=lambda name: name == "from_ms" and not options[name])
     for name in differing:
         raise InputError(
@@ -428,7 +431,7 @@ def _state_to_extend(
 ) -> ExportState:
     """Return the state in the folder, or a new state for a first export."""
     if state is None:
-        # The earliest offset is negative.
+        # `EARLIEST` is negative, so it selects the log start offset.
         first_offset = max(files.log_start_offset, start_offset)
         return ExportState(state_options(settings), first_offset, first_offset, files=0)
     if start_offset not in (EARLIEST, state.first_offset):

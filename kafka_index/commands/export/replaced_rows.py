@@ -1,17 +1,17 @@
-"""The replacement of rows in a table: new files without the replaced rows, and with newer records.
+"""Replaces rows of a lake table by new files, without the replaced rows and with newer records.
 
-Rows are replaced by the offsets of a partition, and in a table with the newest record of each key
-also by their keys. Keys are compared by their bytes, within a partition, as the log cleaner of
-Kafka does. These are the steps:
+Rows to replace are found by partition and offset. In a table with the newest record of each key,
+rows with the keys of new records are replaced too. Kafka's log cleaner also compares keys by their
+bytes, within a partition. These are the steps:
 
 1. Find the newest record of each key in the new history files.
-2. Find the rows of the table that are replaced. Files without replaced rows stay.
-3. Write the other rows of the remaining files, and the newest records, to new files. A key whose
-   newest record is a tombstone gets no row. A record without a key is always a row.
+2. Find the rows of the table to replace. Files without such rows are kept.
+3. Write the other rows of the affected files, and the newest records, to new files. No row is
+   written for a key whose newest record is a tombstone. All records without a key are written.
 
-DuckDB finds the keys. If they do not fit into its memory, it spills them to the local working
-folder. The libraries of the table formats are not used: deltalake holds one side of the join in
-memory. pyiceberg makes an expression of all keys, and reads null lists as empty lists.
+DuckDB joins the keys, and spills them to the local working folder if they do not fit into memory.
+The merge functions of table libraries are not used: deltalake holds one side of the join in memory.
+pyiceberg builds an expression of all keys, and reads null lists as empty lists.
 """
 
 from __future__ import annotations
@@ -39,11 +39,12 @@ from kafka_index.core.fs.local_work import query_batches, workspace
 from kafka_index.core.fs.registry import readable
 from kafka_index.core.schema.columns import KEY
 
-#: The maximum rows and bytes of a batch that is read: other tools write row groups of any size.
+#: The maximum rows and bytes of a batch that is read. Row groups of other tools can have any size.
 _BATCH_ROWS, _BATCH_BYTES = 16 * 1024, 16 * 1024 * 1024
-#: A file of a table has about this many bytes of rows in memory.
+#: A new file of a table is completed once its rows have about this many bytes in memory.
 _FILE_BYTES = 512 * 1024 * 1024
-#: The maximum number of open files. Another tool may have merged partitions into one file.
+#: The maximum number of open new files, one per partition. A file that another tool has merged may
+#: contain several partitions.
 _MAX_OPEN = 2
 #: A row ID has the number of the file in its high bits, and the row number in these low bits.
 _ROW_BITS = 40
@@ -106,7 +107,8 @@ class TableFile:
 def has_rows_of(file: TableFile, partitions: Collection[int]) -> bool:
     """Return whether a file has rows of any of these partitions.
 
-    If another tool has merged files, the bounds of the file may include partitions without rows.
+    If another tool has merged files, the bounds of the file may include partitions without rows, so
+    the column is read.
     """
     min_partition, max_partition = file.partitions
     if min_partition == max_partition:
@@ -126,7 +128,7 @@ def replace_rows(
     settings: ExportSettings,
     folder: str,
 ) -> tuple[list[str], list[str]]:
-    """Write new files with the rows that stay or are added; return removed files and new files.
+    """Write new files with kept and added rows; return the paths of removed and of new files.
 
     Parameters
     ----------
@@ -135,8 +137,8 @@ def replace_rows(
     ranges : sequence of RowRange
         Rows that are replaced.
     history_files : sequence of str
-        History files whose newest records are added. Outside of `ranges`, their offsets are later
-        than those of all rows in the table.
+        History files whose newest records are added. Outside of `ranges`, the offsets in history
+        files are later than all offsets in the table.
     schema : pa.Schema
         The columns of the table.
     settings : ExportSettings
@@ -146,7 +148,7 @@ def replace_rows(
     """
     key = settings.raw_column(KEY)
     removed_paths = {file.path: None for file in files if any(map(file.is_covered_by, ranges))}
-    # Any file may have the keys of new records.
+    # Any file of the table may contain the keys of records in history files.
     searched_paths = [
         file.path
         for file in files
@@ -241,7 +243,7 @@ def _read_rows(
     with pq.ParquetFile(readable(path)) as file:
         file_columns = set(file.schema_arrow.names)
         selected_columns = [name for name in schema.names if name in file_columns]
-        # A batch over several row groups could be of any size.
+        # Row groups are read separately: a batch across several row groups could have any size.
         for group in range(file.num_row_groups):
             row_group = file.metadata.row_group(group)
             fitting_rows = row_group.num_rows * _BATCH_BYTES // max(row_group.total_byte_size, 1)
@@ -334,7 +336,8 @@ class _TableFiles:
     def _open_partition(self, partition: int) -> SplitFiles:
         if len(self._open_files) == _MAX_OPEN:
             self._close_files(next(iter(self._open_files)))
-        # The export removes unknown files from the folder of the data files.
+        # This is not the folder of the partition's data files, because exports remove unknown files
+        # there.
         folder = os.path.join(self._folder, "data", f"partition-{partition}")
         if partition not in self._cleaned_partitions:
             self._cleaned_partitions.add(partition)

@@ -48,7 +48,7 @@ class ExportFormat(StrEnum):
 
 
 class History(StrEnum):
-    """The records of a topic that its table has."""
+    """Which records of a topic its table contains."""
 
     #: All records.
     FULL = "full"
@@ -63,7 +63,8 @@ class OnDataLoss(StrEnum):
     FAIL = "fail"
     #: The partition is exported from the last common offset, or from the log start offset.
     CONTINUE = "continue"
-    #: The partition is exported again to a staging directory, which finally replaces the files.
+    #: The partition is exported again to a staging directory, whose files finally replace the data
+    #: files.
     RESTART = "restart"
 
 

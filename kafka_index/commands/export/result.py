@@ -61,7 +61,7 @@ EXPORT_REPORT = ReportSpec(EXPORT_REPORT_SCHEMA)
 class ExportStatus(StrEnum):
     """The outcome of the export of a partition."""
 
-    #: New records were exported, or the new offsets have none.
+    #: The new offsets were exported, even if they contain no records.
     EXPORTED = "exported"
     #: There is no new offset.
     UNCHANGED = "unchanged"
@@ -93,8 +93,13 @@ class PartitionReport:
     Attributes
     ----------
     first_offset, next_offset : int, optional
+<<<<<<< HEAD
         The offsets, `next_offset` exclusive.
     skipped_ranges : int
+=======
+        The offsets that this run exported, `next_offset` exclusive.
+    left_out : int
+>>>>>>> 4bd5188b (Clarify docstrings of exports and statistics)
         The number of skipped corrupt ranges.
     path, position_bytes, reason : optional
         The first corrupt range, or the failure.
@@ -206,13 +211,13 @@ class ExportResult(Result):
     partitions : list of PartitionReport
         The offsets and files of each partition, and why it is damaged or failed.
     output : str
-        The folder.
+        The output folder.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     skipped : tuple of (str, str)
         Entries of the input that a broker would not load, with the reason.
     notes : tuple of str
-        Further facts, such as about a range of times without records.
+        Further facts, such as a time range without records.
     """
 
     partitions: list[PartitionReport]

@@ -30,7 +30,8 @@ _TABLE_COLUMNS = ("topic", "partition", "offset")
 TOMBSTONE = "_tombstone"
 #: Prefix of the folders of partitions in the folder of a table.
 PARTITION_FOLDER = "partition-"
-#: The folder of history files in the folder of a table. Readers and cleaners of tables ignore it.
+#: The folder of history files in the folder of a table. Readers of tables ignore this folder, as do
+#: tools that delete unreferenced files.
 _HISTORY = "_history"
 #: The suffix of data files in a staging folder.
 STAGED_ENDING = ".staged"
@@ -40,8 +41,8 @@ STAGED_ENDING = ".staged"
 class ExportSettings:
     """The settings of an export; small, and picklable.
 
-    With the history ``latest``, the data files of a partition are its history files. They are
-    merged into the table, which has its own files.
+    With the history ``latest``, the data files of a partition are called history files. They are
+    merged into the table, which has other files.
 
     Attributes
     ----------
@@ -123,7 +124,7 @@ class ExportSettings:
         part_columns = [name for name in self.columns if is_of_part(name, side)]
         if self.raw_column(side) == side or not part_columns:
             return (side,)
-        # If no side column is selected, all side columns exist.
+        # If no side column is requested, the data files have all side columns.
         is_named = any(name in side_names(side) for name in part_columns)
         return side_names(side)[2:] if is_named else ()
 
@@ -135,7 +136,7 @@ class ExportSettings:
 
     @property
     def needed_columns(self) -> tuple[str, ...]:
-        """The columns to read: for the data files, their names, and their date folders."""
+        """The columns to read: those of data files, and those for names of files and folders."""
         required_columns = ("offset", "timestamp") if self.by_date else ("offset",)
         return tuple(dict.fromkeys((*self.file_columns, *required_columns)))
 
@@ -145,13 +146,13 @@ class ExportSettings:
 
     @property
     def file_schema(self) -> pa.Schema:
-        """The schema of the data files, of a topic if columns are typed."""
+        """The schema of the data files; if columns are typed, only valid after `for_topic`."""
         schema = self.row_schema
         return schema.append(pa.field(TOMBSTONE, pa.bool_())) if self.is_latest else schema
 
     @property
     def row_schema(self) -> pa.Schema:
-        """The columns for the rows of a table, of a topic if columns are typed."""
+        """The schema of the data files without the tombstone column; see `file_schema`."""
         internal_columns = set(self.needed_columns) - set(self.file_columns)
         chosen = pa.schema(
             [column for column in self.read_settings.schema if column.name not in internal_columns]
@@ -160,7 +161,7 @@ class ExportSettings:
 
     @property
     def read_settings(self) -> ReadSettings:
-        """The settings of the read."""
+        """The settings for reading the records of the data files."""
         return replace(self.read, columns=self.needed_columns, on_damage=OnDamage.DROP)
 
     def table_folder(self, topic: str) -> str:
@@ -180,6 +181,7 @@ class ExportSettings:
         target_directory(self.output, partition, "")
         topic, number = partition.topic, partition.partition
         if self.format.is_table:
-            # polars would add a column topic for topic=NAME in the path, which Delta does not have.
+            # For a folder topic=NAME, polars would add a column `topic`, although the Delta table
+            # is not partitioned by topic.
             return os.path.join(self.history_folder(topic), f"{PARTITION_FOLDER}{number}")
         return os.path.join(self.output, f"topic={topic}", f"partition={number}")

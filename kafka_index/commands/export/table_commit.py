@@ -2,21 +2,23 @@
 
 A run commits the data files of a topic after their export states are durable:
 
-1. Load the table, with the progress of each partition: the version of the key
-   ``kafka-index:<id of the output>:<topic>-<partition>`` is its next offset. The version of the
-   same key with ``:revision`` is the revision of its data files, and with ``:files`` their count
-   so far (`ExportState`).
-2. Files before that offset are in the table. Select the other files, and the offsets that a later
-   revision has replaced. If fewer files exist than were counted, the topic is rejected.
+1. Load the table, and read the progress of each partition. The version of the key
+   ``kafka-index:<id of the output>:<topic>-<partition>`` is the partition's next offset. With the
+   suffix ``:revision``, the version is the revision of the partition's data files. With
+   ``:files``, it is their number so far (`ExportState`).
+2. Data files before the next offset are in the table. Select the other data files, and the offsets
+   that a later revision has replaced. If fewer files exist than were counted, reject the topic.
 3. Commit the files together with the new versions, in one transaction of the table.
-4. After a conflict, or an unknown outcome, start again with step 1.
+4. If the commit conflicts, or its outcome is unknown, start again with step 1.
 
 If a run is killed before its commit, the next run commits its files. An export never deletes files
-in a table, because earlier snapshots contain them. The maintenance of the table deletes them.
+in a table, because earlier snapshots contain them. Table maintenance deletes them, such as VACUUM
+of Delta.
 
-A table with the newest record of each key has the same progress. Its data files are history files,
-which step 3 merges into files of the table (`replace_rows`). If rows were replaced, all history
-files of the partition are merged, because an older record may be the newest record again.
+A table with the newest record of each key stores its progress in the same way. Its data files are
+history files, which step 3 merges into files of the table (`replace_rows`). If rows were replaced,
+all history files of the partition are merged, because an older record may be the newest record
+again.
 """
 
 from __future__ import annotations
@@ -55,11 +57,11 @@ from kafka_index.core.output.output import StateFile
 _OUTPUT_ID = ".kafka-index-tables.json"
 _MAX_CONFLICTS, _MAX_FAILURES = 30, 3
 _MAX_WAIT_SECONDS = 3.0
-#: The maximum length of a message of another library.
+#: The maximum length of another library's error message in our messages.
 _MAX_DETAIL_LENGTH = 300
 #: Errors that are bugs, not failures of a catalog or a store.
 _INTERNAL = (AssertionError, AttributeError, NameError, TypeError)
-#: Errors about the content of a table, which a retry would not cure.
+#: Errors about the content of a table, which would occur again in a retry.
 _PERMANENT = (ValueError, ArithmeticError, LookupError, NotImplementedError, pa.ArrowException)
 
 
@@ -119,7 +121,8 @@ class LakeTable(ABC):
     def list_files(self, partitions: Collection[int]) -> list[TableFile]:
         """Return the files of the loaded table that may have rows of partitions.
 
-        Raises `InputError` if a file may have other rows than its statistics in the table.
+        Raises `InputError` if the table has a feature, such as delete files, that prevents the
+        replacement of rows.
         """
 
     @abstractmethod
@@ -160,9 +163,9 @@ def table_errors(
     conflicts : tuple of type
         Errors that become `CommitConflictError`.
     permanent : tuple of type
-        Errors of the library that would occur again, such as schema errors. Like general errors of
-        this kind, they become `InputError`. All remaining errors become `PublishError`, because a
-        catalog or a store may have caused them.
+        Errors of the library that would occur again, such as schema errors. They become
+        `InputError`, as do the general errors in `_PERMANENT`. All remaining errors become
+        `PublishError`, because a catalog or a store may have caused them.
     """
     try:
         yield
@@ -171,13 +174,14 @@ def table_errors(
     except Exception as error:
         if isinstance(error, _INTERNAL) and not isinstance(error, pa.ArrowException):
             raise
-        # The response of a store is not shown: it may contain a signature.
+        # The XML response of a store is not shown, because it may contain a signature.
         detail = next(iter(str(error).strip().splitlines()), "").partition("<")[0]
         detail = hide_passwords(detail)[:_MAX_DETAIL_LENGTH]
         message = f"cannot {action}: {type(error).__name__}: {detail}"
         if isinstance(error, conflicts):
             raise CommitConflictError(message, path=name) from error
-        # Errors of a connection are `ValueError` as well, if a response is not JSON.
+        # In the library requests, the error for a response that is not JSON is both an `OSError`
+        # and a `ValueError`.
         is_environment = isinstance(error, OSError | MemoryError)
         if isinstance(error, (*_PERMANENT, *permanent)) and not is_environment:
             raise InputError(message, path=name) from error
@@ -271,7 +275,7 @@ class Tables:
     def _commit_topic(
         self, table: LakeTable, partitions: Sequence[TopicPartition]
     ) -> list[TableChange]:
-        """Return the change that was committed, if there was one."""
+        """Commit the new files of a topic; return the committed change, or an empty list."""
         settings = self._settings
         assert settings is not None  # noqa: S101, because tables are open
         topic = partitions[0].topic
@@ -332,7 +336,7 @@ class Tables:
 
 
 def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
-    """Raise `InputError` if partitions of a topic were exported with another history."""
+    """Raise `InputError` if partitions of a topic were exported with another --history."""
     other_history = History.FULL if settings.is_latest else History.LATEST
     folder = replace(settings, history=other_history).history_folder(topic)
     if not directory_exists(folder):
@@ -350,7 +354,8 @@ def _refuse_other_history(topic: str, settings: ExportSettings) -> None:
 
 
 def _refuse_foreign_rows(table: LakeTable, partitions: Sequence[TopicPartition]) -> None:
-    # One call for all partitions first, because each call may read the list of files.
+    # All partitions are checked in one call first, because each call may read the table's list of
+    # files.
     if not table.has_rows([partition.partition for partition in partitions]):
         return
     for partition in partitions:
@@ -364,7 +369,7 @@ def _refuse_foreign_rows(table: LakeTable, partitions: Sequence[TopicPartition])
 
 @dataclass(frozen=True, slots=True)
 class _Progress:
-    """The progress of a partition in a table."""
+    """The committed progress of a partition: next offset, revision and number of data files."""
 
     next_offset: int
     revision: int
@@ -414,7 +419,7 @@ class _CompleteFiles:
     def read(
         cls, partition: TopicPartition, key: str, settings: ExportSettings
     ) -> _CompleteFiles | None:
-        """Return the files in the folder of a partition; None if it has no complete export."""
+        """Return the data files of a partition; None without an export, or during a replacement."""
         folder = settings.folder_of(partition)
         state = export_state(folder).read()
         if state is None or state.superseded is not None:
@@ -477,7 +482,8 @@ def _select_new_files(
         export.refuse_lost_files(progress)
         rows = export.list_replaced_rows(progress)
         if rows and is_latest:
-            # An older record may be the newest record of its key again.
+            # Merge all history files again: without the replaced rows, an older record may be the
+            # newest record of its key.
             rows, progress = [RowRange(export.partition.partition, 0, INT64_MAX)], _NO_PROGRESS
             export.refuse_lost_files(progress)
         new_paths = [file.path for file in export.files if _is_new(file, progress)]
@@ -502,7 +508,8 @@ def _select_new_files(
 class _RowMerge:
     """Merges new files into the files of a table.
 
-    After a conflict, the written files are reused if the files of the table have not changed.
+    If a commit conflicts, the rewritten files are reused, unless files or columns of the table have
+    changed.
     """
 
     settings: ExportSettings
@@ -531,7 +538,7 @@ class _RowMerge:
 
 
 def _is_new(file: DataFileInfo, progress: _Progress) -> bool:
-    """Return whether a file is not in the table; raises `InputError` if the table has a part."""
+    """Return whether a file is not in the table; raises `InputError` if it is partly in it."""
     if file.revision > progress.revision or file.first_offset >= progress.next_offset:
         return True
     if file.last_offset >= progress.next_offset:

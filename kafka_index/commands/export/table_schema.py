@@ -1,7 +1,8 @@
 """The columns of lake tables: types as Iceberg and Delta store them, and batches cast to them.
 
-Columns of Kafka keep their types. In decoded values, which evolve, integers are int64 and floats
-are double from the start: an int64 file under an int column is an error in Spark.
+Columns of Kafka records keep their types. In decoded values, integers are int64 and floats are
+double from the start, because schemas evolve. Spark fails to read an int64 file if the table's
+column is int.
 """
 
 from __future__ import annotations
@@ -106,7 +107,8 @@ class _TableTypes:
         if pt.is_time(data_type) and not self._is_delta:
             return pa.time64("us")
         if data_type == pa.time64("us"):
-            # Delta has no type for times: microseconds since midnight.
+            # Delta has no type for a time of day, which becomes the number of microseconds since
+            # midnight.
             return pa.int64()
         if pt.is_timestamp(data_type):
             zone = None if data_type.tz is None else "UTC"
@@ -200,14 +202,14 @@ def _children(data_type: pa.DataType) -> dict[str, pa.DataType]:
 
 
 def _type_name(data_type: pa.DataType) -> str:
-    """Return the name of a type, without the size of its offsets."""
+    """Return the name of a type, which is the same for offsets of 32 and 64 bits."""
     if pt.is_struct(data_type) or pt.is_map(data_type):
         return "struct" if pt.is_struct(data_type) else "map"
     return "list" if _matches_any(data_type, _LISTS) else str(data_type).removeprefix("large_")
 
 
 def small_type(data_type: pa.DataType) -> pa.DataType:
-    """Return a type with offsets of 32 bits, at any depth."""
+    """Return a type with all 64-bit offsets replaced by 32-bit offsets, at any depth."""
     if pt.is_struct(data_type):
         return pa.struct([pa.field(field.name, small_type(field.type)) for field in data_type])
     if pt.is_map(data_type):
@@ -257,7 +259,7 @@ def _has_same_members(data_type: pa.DataType, expected_type: pa.DataType) -> boo
 
 
 def _conform_members(array: pa.Array, data_type: pa.DataType) -> pa.Array:
-    """Reorder and add the members of nested values; the casts of Arrow do not."""
+    """Reorder and add the members of nested values, which Arrow's casts do not do."""
     mask = pc.is_null(array)
     if pt.is_struct(data_type):
         members = [
@@ -267,7 +269,7 @@ def _conform_members(array: pa.Array, data_type: pa.DataType) -> pa.Array:
             for field in data_type
         ]
         return pa.StructArray.from_arrays(members, fields=list(data_type), mask=mask)
-    # Arrow accepts no mask with a slice of offsets.
+    # The offsets are copied, because Arrow accepts no mask if the offsets are a slice.
     offsets = pa.array(np.array(array.offsets), pa.int32())
     if pt.is_map(data_type):
         keys, items = _cast(array.keys, data_type.key_type), _cast(array.items, data_type.item_type)

@@ -113,7 +113,7 @@ def types_of_logs(
 def _check_forms(
     states: Mapping[TopicPartition, ExportState], types: Mapping[str, TypedColumns]
 ) -> None:
-    """Raise `InputError` if columns have another form, because readers could not join the rows."""
+    """Raise `InputError` if keys or values have another `ColumnForm` than in earlier data files."""
     for partition, state in states.items():
         columns = types.get(partition.topic)
         if columns is None or state.next_offset == state.first_offset:
@@ -136,7 +136,7 @@ def _topic_columns(
     decode: DecodeOptions,
     settings: ExportSettings,
 ) -> TypedColumns:
-    # A merge compares the bytes of keys: values of two schemas may be equal.
+    # A merge compares the bytes of keys: keys of two schemas may decode to equal values.
     names, keeps_raw = settings.needed_columns, settings.is_latest
     return typed_columns([topic], counts_by_topic, decode, names, keeps_raw=keeps_raw)
 

@@ -42,7 +42,7 @@ def read_schemas(
     subject : str, optional
         Only the versions of this subject.
     skip_records : bool
-        Whether not to read the records of topics. The topics that use a schema then stay unknown.
+        If true, the records of topics are not read, so the topics that use a schema are unknown.
     output : path, optional
         A new local folder for the schemas, which the parameter `schemas` accepts.
     tiered : URI, list of URI, or TieredOptions, optional
@@ -55,7 +55,7 @@ def read_schemas(
     max_decompressed_bytes : int
         Memory limit for decompressed records, in bytes.
     threads : int, optional
-        Parts of logs read at a time; by default one per core, two for remote inputs.
+        Number of parts of logs read concurrently; by default one per core, two for remote inputs.
     follow_links : bool
         Whether to read index files and checkpoints that are links out of the input.
 

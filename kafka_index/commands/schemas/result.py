@@ -175,7 +175,7 @@ class SchemaList(Result):
 
     @cached_property
     def _requested_uses(self) -> list[SchemaUse]:
-        """The uses of the requested subject, or all uses."""
+        """The uses of the requested subject's schemas; all uses if no subject is requested."""
         if self._subject is None:
             return list(self.uses)
         subject_schemas = {version.schema for version in self._versions}
@@ -394,7 +394,7 @@ class SchemaList(Result):
         }
 
     def _preview_rows(self) -> pa.Table:
-        """Return the rows without their texts."""
+        """Return the rows without schema texts, references and uses."""
         return self.to_arrow().drop_columns(["text", "references", "uses"])
 
 

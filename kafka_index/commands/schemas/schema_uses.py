@@ -48,7 +48,7 @@ _PARTS = ("key", "value")
 
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
-    """The counts of a split, by part; picklable."""
+    """The schema IDs of a split, counted separately for keys and values; picklable."""
 
     topic: str
     parts: tuple[KeyCounts, KeyCounts]
@@ -59,7 +59,7 @@ class SplitCounts:
 
 
 def count_split(split: RecordSplit, _attempt_id: str, *, settings: ReadSettings) -> SplitCounts:
-    """Count the schema IDs in the records of a split. Corrupt ranges are skipped and returned."""
+    """Count the schema IDs in the records of a split; return also errors of skipped ranges."""
     errors: list[KafkaIndexError] = []
     records = further_errors = 0
 

@@ -43,7 +43,7 @@ def read_stats(
     topics : str, re.Pattern or list of str, optional
         Only topics whose full name matches the regular expression, or is in the list.
     from_time, to_time : time, optional
-        Only batches whose largest timestamp is at or after the first, and before the second.
+        Only batches whose largest timestamp is at or after `from_time`, and before `to_time`.
     by : StatsBy or str
         The rows: ``topic``, ``partition``, ``day`` or ``hour``.
     sizes : bool
@@ -51,13 +51,13 @@ def read_stats(
     keys : int, optional
         Read the keys: count distinct keys, and this many of the most frequent ones.
     retention_ms, retention_bytes : int, optional
-        What if these were the limits of retention; -1 for no limit.
+        Predict what retention with these limits would keep; -1 for no limit.
     compact : bool
-        What if the topics were compacted now.
+        Predict what compaction of the topics would keep.
     max_decompressed_bytes : int
         Memory limit for decompressed records, in bytes.
     threads : int, optional
-        Parts of logs read at a time; by default one per core, two for remote inputs.
+        Number of parts of logs read concurrently; by default one per core, two for remote inputs.
     follow_links : bool
         Whether to read checkpoints that are links out of the input.
 
@@ -69,9 +69,9 @@ def read_stats(
     Raises
     ------
     InputError
-        Nothing is found, or a time is wrong.
+        Nothing is found, or a time is invalid.
     ConfigError
-        An argument is wrong.
+        An argument is invalid.
 
     Examples
     --------

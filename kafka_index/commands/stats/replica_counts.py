@@ -57,7 +57,8 @@ from kafka_index.core.schema.wire import KeyCounts, find_frames
 _INT64_MIN = -INT64_MAX - 1
 #: Sizes from 2^(n - 1) to 2^n - 1 are in bin n, size 0 in bin 0.
 SIZE_BINS = 65
-#: Maximum number of hours or days. Earlier hours are counted with batches without a timestamp.
+#: The maximum number of hours or days with separate counts. Above it, the earliest ones are added
+#: to the counts of batches without a timestamp.
 MAX_GROUPS = 50_000
 _FIRST_GROUPS = 64
 
@@ -96,7 +97,7 @@ class StatsSettings:
 
 
 class SegmentCounts(NamedTuple):
-    """The counts of a segment that retention uses; the largest timestamp is -1 for no timestamp."""
+    """Counts of a segment for the prediction of retention; a largest timestamp of -1 means none."""
 
     base_offset: int
     size_bytes: int
@@ -137,9 +138,9 @@ class TimeSums:
     ) -> tuple[Longs, Longs, int]:
         """Count batches.
 
-        `bounds` are the first offset, and the range of times. Returns the groups of the batches,
-        valid until the next call; producer IDs; and the number of batches whose records cannot be
-        counted by their headers.
+        `bounds` are the log start offset, and the first and last timestamp of the batches to count.
+        Returns the group number of each batch (valid until the next call), the producer IDs, and
+        the number of batches whose records cannot be counted from their headers.
         """
         rows = source.batches.rows
         if rows > self._columns.shape[1]:
@@ -169,7 +170,7 @@ class TimeSums:
         return groups, np.concatenate(producer_ids) if producer_ids else producers[:0], uncountable
 
     def _grow(self) -> Longs | None:
-        """Reserve space for another time; return the new numbers of the groups if they change."""
+        """Reserve space for another hour or day; return the new group numbers if they change."""
         if len(self._times) >= MAX_GROUPS:
             return self._merge_earlier_times()
         self._times = np.concatenate((self._times, np.zeros_like(self._times)))
@@ -229,7 +230,7 @@ _IS_SUM = ~np.isin(np.arange(new_sums(0).shape[1]), _TIMES)
 
 @dataclass(slots=True)
 class Compaction:
-    """Batches, bytes and records that a cleaner reads; `plain_bytes` are uncompressed bytes."""
+    """The batches and records that a log cleaner reads; `plain_bytes` are uncompressed bytes."""
 
     batches: int = 0
     size_bytes: int = 0
@@ -320,7 +321,7 @@ class ReplicaPart:
 
 
 def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) -> ReplicaCounts:
-    """Count the batches of a part, and its records if needed; errors are in the result."""
+    """Count the batches of a part, and its records if requested; errors are in the result."""
     counts = ReplicaCounts.empty(part.number, settings)
     cleanable = None
     if settings.compacts:
@@ -343,7 +344,7 @@ def count_part(part: ReplicaPart, _attempt_id: str, *, settings: StatsSettings) 
 
 @dataclass(frozen=True, slots=True)
 class _Cleanable:
-    """The batches of a replica that a cleaner reads: below an offset, committed or aborted.
+    """Selects the batches that a log cleaner reads, and those of aborted transactions among them.
 
     Source: ``LogCleanerManager.cleanableOffsets`` and ``CleanedTransactionMetadata``.
     """
@@ -366,7 +367,7 @@ class _Cleanable:
         return cls(min(active, stable), offsets.aborted)
 
     def rows(self, batches: BatchColumns) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which batches a cleaner reads, and which of these it drops as aborted."""
+        """Return masks of the batches that a cleaner reads, and that it drops as aborted."""
         is_read = batches.base_offset < self.end_offset
         if self.aborted is None:
             return is_read, np.zeros(batches.rows, np.bool_)
@@ -374,7 +375,7 @@ class _Cleanable:
 
 
 class _SegmentCounter:
-    """Counts the batches of a segment, and its records if needed."""
+    """Counts the batches of a segment, and its records if requested."""
 
     def __init__(
         self,
@@ -400,7 +401,7 @@ class _SegmentCounter:
         )
 
     def run(self) -> None:
-        """Count all batches; corrupt ranges are skipped, and added to the faults."""
+        """Count all batches; corrupt ranges are skipped, and added to the faults of the counts."""
         totals = self._counts.totals
         records_before = int(totals.sums[:, SUM_RECORDS].sum())
         largest = -1
@@ -465,7 +466,7 @@ class _SegmentCounter:
     def _add_overhead(
         self, source: WindowBatches, groups: Longs, is_counted: NDArray[np.bool_]
     ) -> None:
-        """Add the bytes of the batches except for their records to the size without compression."""
+        """Add bytes outside of records to the uncompressed size; count cleanable batches."""
         batches = source.batches
         overhead = np.full(batches.rows, RECORD_BATCH_OVERHEAD_BYTES, np.int64)
         overhead[batches.is_control] = batches.size_bytes[batches.is_control]
@@ -565,18 +566,18 @@ def _value_sizes(column: pa.Array) -> Longs:
 
 
 def _header_sizes(chunk: RecordChunk) -> Longs:
-    """Return the size of the headers of each record, with the varint of their number."""
+    """Return the bytes of each record's headers, including the varint of the header count."""
     sizes = np.ones(len(chunk), np.int64)
     header_columns = chunk.header_places
     counts = header_columns[PLACE_COUNT]
-    # The varint has up to three bytes.
+    # The varint of the header count has up to three bytes.
     sizes[header_columns[PLACE_ROW]] += header_columns[PLACE_END] - header_columns[PLACE_ADDRESS]
     sizes[header_columns[PLACE_ROW]] += (counts >= 1 << 6).astype(np.int64) + (counts >= 1 << 13)
     return sizes
 
 
 def split_replica(number: int, files: PartitionFiles, max_bytes: int) -> list[ReplicaPart]:
-    """Divide a replica into parts of about `max_bytes` of logs at most."""
+    """Divide a replica into parts of at most `max_bytes`, or of a single larger segment."""
     starts, size_bytes = [0], 0
     for row, segment in enumerate(files.segments):
         if row > starts[-1] and size_bytes + segment.log_size_bytes > max_bytes:

@@ -173,7 +173,7 @@ STATS_REPORT = ReportSpec(
 
 @dataclass(frozen=True, slots=True)
 class Remainder:
-    """The bytes and records that remain after retention or compaction, and the deleted ones."""
+    """Bytes and records that retention or compaction would keep (`stays_`) or delete (`goes_`)."""
 
     stays_bytes: int
     goes_bytes: int
@@ -182,7 +182,7 @@ class Remainder:
     log_start_after: int | None = None
 
     def plus(self, more: Remainder) -> Remainder:
-        """Return the sum of two replicas, without a log start offset."""
+        """Add the remainder of another replica; the sum has no log start offset."""
         return Remainder(
             self.stays_bytes + more.stays_bytes,
             self.goes_bytes + more.goes_bytes,
@@ -198,7 +198,7 @@ def make_row(
     request: StatsRequest,
     length_ms: int = 0,
 ) -> StatsRow:
-    """Return the row of sums; `counts` is None for an hour or a day.
+    """Return a row of the report, from its sums; `counts` is None for an hour or a day.
 
     `length_ms` is the length of the hour or day. If it is 0, rates refer to the time between the
     first and the last timestamp.
@@ -461,7 +461,7 @@ class LogStats(Result):
 
     @property
     def next_command(self) -> str | None:
-        """The verification of the directories, if records are corrupt or lost."""
+        """The `verify` command for the first data directory, if records are corrupt or lost."""
         is_damaged = False in self._faults.retriable or self._missing.lost
         if not (is_damaged and self._data_directories):
             return None

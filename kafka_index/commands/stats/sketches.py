@@ -1,10 +1,11 @@
 """Mergeable counts of keys in bounded memory: a sample of the distinct keys, and the hot keys.
 
-The sample has the keys with the smallest hashes, as the theta sketch of Apache DataSketches. It is
-exact up to its size, and then has a relative standard error of 0.8 %. Compaction keeps the last
-record of each key, so the sample also has the last record of its keys. A HyperLogLog, such as
-DuckDB's ``approx_count_distinct``, has no keys. Hot keys are counted by Space-Saving, and merged by
-the rule of "Mergeable Summaries" (Agarwal et al., 2012).
+Like the theta sketch of Apache DataSketches, the sample contains the keys with the smallest hashes.
+Up to `SAMPLE_KEYS`, the number of distinct keys is exact. Above it, the number is an estimate with
+a relative standard error of 0.8 %. Compaction keeps the last record of each key, so the sample also
+contains numbers of the last record of its keys. A HyperLogLog, such as DuckDB's
+``approx_count_distinct``, contains no keys. Hot keys are counted by Space-Saving, and merged by the
+rule of "Mergeable Summaries" (Agarwal et al., 2012).
 """
 
 from __future__ import annotations
@@ -23,9 +24,10 @@ Hashes = NDArray[np.uint64]
 
 #: Maximum number of keys of a sample.
 SAMPLE_KEYS = 16_384
-#: Numbers of keys that `HotKeys` counts: at least, and for each hot key.
+#: `HotKeys` counts at least this many keys, and at least this many per hot key.
 _COUNTED_KEYS, _COUNTED_PER_HOT_KEY = 16_384, 8
-#: Added keys are merged at this multiple of the counted keys, or at this size of the added keys.
+#: Added keys are merged once there are this many times as many as counted keys, or once they have
+#: this many bytes.
 _MAX_ADDED_MULTIPLE, _MAX_ADDED_BYTES = 8, 16 << 20
 #: Only the first bytes of a longer key are shown.
 SHOWN_KEY_BYTES = 256
@@ -63,7 +65,7 @@ class KeySample:
         self._added_keys = 0
 
     def add(self, hashes: Hashes, rows: NDArray[np.int64] | None = None) -> None:
-        """Add keys; `rows` of shape (n, 3) have an offset, -1 for none, and two other numbers."""
+        """Add keys, each with a row: an offset, -1 for none, and two numbers of the record."""
         rows = np.full((len(hashes), 3), -1, np.int64) if rows is None else rows
         if not self.is_exact:
             is_sampled = hashes < np.uint64(self._limit)
@@ -91,7 +93,7 @@ class KeySample:
 
     @property
     def rows(self) -> NDArray[np.int64]:
-        """The numbers of the last record of each key."""
+        """The three numbers of the last record of each key in the sample."""
         self._merge_added()
         return self._rows
 
@@ -118,7 +120,7 @@ class KeySample:
 
     @property
     def relative_error(self) -> float:
-        """The relative standard error of the number, 0 if it is exact."""
+        """The relative standard error of `distinct`, 0 if `distinct` is exact."""
         self._merge_added()
         return 0.0 if self.is_exact else 1 / np.sqrt(SAMPLE_KEYS - 1).item()
 
@@ -189,7 +191,7 @@ class HotKeys:
             yield key, count + self.error, self.error
 
     def _merge_added(self) -> None:
-        """Merge the added counts; drop the smallest counts, and subtract the largest of these."""
+        """Merge the added counts; drop the smallest, and subtract the largest dropped count."""
         if not self._added:
             return
         parts = [(self._hashes, self._counts, self._keys), *self._added]

@@ -48,7 +48,8 @@ from kafka_index.core.parameters import time_range_ms
 from kafka_index.core.query.missing_records import GapFinder, ReadPartition
 from kafka_index.core.query.records import ListedPartitions, list_replicas
 
-#: Bytes of the logs of a part, if its records are read, and if only its headers are read.
+#: The maximum bytes of a part's `.log` files: if records are read, and if only batch headers are
+#: read.
 _READ_PART_BYTES, _HEADERS_PART_BYTES = 256 << 20, 4 << 30
 #: Approximate maximum size of the counts of a part.
 _RESULT_BYTES = 16 << 20
@@ -210,7 +211,8 @@ class _Totals:
         self._has_brokers = len({replica.broker for replica in replicas} - {None}) > 1
         self._copies: dict[TopicPartition, list[_CountedReplicas]] = defaultdict(list)
         self._missing: list[MissingOffsets] = []
-        #: Keyed by topic and broker; the key None is for the base replicas of the partitions.
+        #: Counts by topic and broker. The broker None stands for the base replicas of the
+        #: partitions.
         self._topics: dict[str, dict[str | None, _CountedReplicas]] = defaultdict(dict)
         self._rows: list[StatsRow] = []
 
@@ -221,7 +223,7 @@ class _Totals:
 
     @property
     def rows(self) -> list[StatsRow]:
-        """The rows by topic, partition, directory or broker, and time."""
+        """The rows, sorted by topic, partition, directory or broker, and time."""
         return sorted(self._rows, key=_row_order)
 
     def add(self, replica: Replica, counts: ReplicaCounts) -> None:
@@ -359,7 +361,7 @@ class _CountedReplicas:
     replicas: list[Replica]
 
     def progress(self) -> tuple[int, int, int]:
-        """Return the sort key of replicas, which is largest for the base replica."""
+        """Return a sort key, which is largest for the base replica of a partition."""
         size_bytes = int(self.counts.totals.sums[:, SUM_BYTES].sum())
         return self.counts.epoch, self.counts.end_offset, size_bytes
 
