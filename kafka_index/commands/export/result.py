@@ -93,13 +93,8 @@ class PartitionReport:
     Attributes
     ----------
     first_offset, next_offset : int, optional
-<<<<<<< HEAD
-        The offsets, `next_offset` exclusive.
-    skipped_ranges : int
-=======
         The offsets that this run exported, `next_offset` exclusive.
-    left_out : int
->>>>>>> 4bd5188b (Clarify docstrings of exports and statistics)
+    skipped_ranges : int
         The number of skipped corrupt ranges.
     path, position_bytes, reason : optional
         The first corrupt range, or the failure.
