@@ -1,4 +1,4 @@
-"""The entry point of a build: open the input, lock the target, skip unchanged partitions, build."""
+"""Run ``build``: open the input, lock the target, skip unchanged partitions, build the others."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def build(
     *,
     build_table: TableBuilder | None = None,
 ) -> BuildResult | BuildPlan:
-    """Build the files of logs or of a Parquet input; in a dry run, return only the plan.
+    """Build the files for logs or for a Parquet input; in a dry run, return only the plan.
 
     Raises `InputError` if nothing is found or the output overlaps the input, and `PublishError` if
     the output cannot be created, locked or written. `build_table` replaces `parquet.build_parquet`.
@@ -46,7 +46,7 @@ def build(
     result: BuildResult | BuildPlan
     with reading_inputs(follow_links=request.follow_links) as unread:
         if _is_parquet(request):
-            # Most inputs are logs.
+            # Imported here, because most inputs are logs.
             from kafka_index.commands.build.parquet import build_from_table, plan_table  # noqa: PLC0415
             from kafka_index.commands.build.parquet_input import open_parquet  # noqa: PLC0415
 
@@ -67,7 +67,7 @@ def build(
 
 
 def _is_parquet(request: BuildRequest) -> bool:
-    """Return whether the input is Parquet; reject a mixed input."""
+    """Return whether the input is Parquet; reject input with both Parquet and logs."""
     if request.tiered is not None or request.format is InputFormat.LOG:
         return False
     if request.format is InputFormat.AUTO:

@@ -58,10 +58,10 @@ from kafka_index.core.output.locks import DirectoryLock
 from kafka_index.core.output.output import Output
 from kafka_index.core.output.publish import swept_target
 
-#: Maximum number of segments in a round, since their rows are objects in the driver.
+#: Maximum number of segments in a round: each segment is an object in the memory of the driver.
 ROUND_SEGMENTS = 50_000
-# Segments are published in groups. A small round needs enough groups to use several cores. In a
-# large round, a group costs about as much as a bin.
+# After the scan of a round, each task publishes a group of partitions. Small groups keep several
+# cores busy in a small round. In a large round, a group costs about as much as a bin of the scan.
 _MIN_GROUPS = 64
 _MIN_GROUP_SEGMENTS, _MAX_GROUP_SEGMENTS = 8, 64
 
@@ -69,7 +69,7 @@ _LOGGER = logging.getLogger(__name__)
 
 
 class Round(Protocol):
-    """Complete partitions that are scanned and then published."""
+    """A set of complete partitions that are scanned, and whose files are then published."""
 
     @property
     def bins(self) -> int: ...
@@ -77,15 +77,15 @@ class Round(Protocol):
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments; with `fail_fast`, segments may be omitted after a failure."""
+        """Scan the segments; with `fail_fast`, segments may be missing after a failure."""
 
     def collect_published_rows(self, settings: BuildSettings) -> list[SegmentReport]:
-        """Return the rows of segments whose files are up to date, after the round failed."""
+        """After a failure of the round, return the rows of segments with up-to-date files."""
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LogRound:
-    """A round over logs."""
+    """A round whose input is ``.log`` files."""
 
     segments: SegmentTable
 
@@ -112,7 +112,8 @@ class LogRound:
         staged_segments = [find_unchanged_segment(segment, settings) for segment in self.segments]
         rows = [staged.report for staged in staged_segments if staged is not None]
         if settings.force:
-            # With --overwrite, keep only the segments that this run built.
+            # With --overwrite, files of an earlier run do not count: keep only segments that this
+            # run built.
             rows = [row for row in rows if row.status == BUILT]
         return rows
 
@@ -120,7 +121,8 @@ class LogRound:
 def plan_rounds(segments: SegmentTable) -> list[LogRound]:
     """Split segments into rounds of complete partitions.
 
-    A killed run loses at most one round, which is a small part of a large run.
+    If a run is killed, only unpublished rounds are lost, and a round is a small part of a large
+    run.
     """
     max_bytes = job_bytes(segments.total_bytes + COST_BYTES * len(segments))
     groups = partition_groups(
@@ -134,8 +136,9 @@ def partition_groups(
 ) -> list[SegmentTable]:
     """Combine complete partitions into groups that are scanned and published one after another.
 
-    For the limits, see `group_partitions`; `cost_bytes` is the additional cost per segment. The
-    largest partitions come first, so that small partitions fill the cores at the end.
+    For the limits, see `group_partitions`; `cost_bytes` is the additional cost per segment. Groups
+    are in order of decreasing partition size, so that small partitions keep all cores busy at the
+    end.
     """
     partitions = sorted(segments.partitions, key=lambda partition: -partition.size_bytes)
     groups = group_partitions(
@@ -150,10 +153,10 @@ def partition_groups(
 def group_partitions(
     counts: Sequence[int], *, max_segments: int, costs: Sequence[int] = (), max_cost: int = 1
 ) -> list[slice]:
-    """Group complete partitions, given by their numbers of segments, in order.
+    """Group consecutive partitions; `counts` has the number of segments of each partition.
 
-    A group has at most `max_segments`, unless it is a single larger partition. A group ends with
-    the partition that reaches the cost limit.
+    A group has at most `max_segments` segments, unless a single partition has more. A group ends
+    with the partition that reaches `max_cost`.
     """
     groups: list[slice] = []
     start = group_segments = group_cost = 0
@@ -169,7 +172,7 @@ def group_partitions(
 
 
 def group_by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegment]]:
-    """Group segments by partition, sorted by base offset."""
+    """Group segments by partition; sort each group by base offset."""
     partition = attrgetter("segment.topic_partition")
     ordered = sorted(staged, key=attrgetter("segment.topic_partition", "segment.base_offset"))
     return [list(members) for _, members in groupby(ordered, key=partition)]
@@ -178,12 +181,12 @@ def group_by_partition(staged: Iterable[StagedSegment]) -> list[list[StagedSegme
 def build_rounds(
     workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool = False
 ) -> Generator[list[SegmentReport], None, None]:
-    """Run the rounds, and yield the rows of a round after its files are published.
+    """Run the rounds; yield the rows of a round after its files are published.
 
-    Rounds overlap: the next round uses cores that are idle at the end of a scan or during
-    publication. With `fail_fast`, rounds run one at a time, so that no round starts after a
-    failure. Errors of the engine, and signals, are raised after the rows of all published files
-    have been yielded. The totals are always logged.
+    Rounds overlap: the next round uses cores that are idle at the end of the scan, or while the
+    files of the previous round are published. With `fail_fast`, rounds run one at a time, so that
+    no round starts after a failure. Errors of the engine, and signals, are raised after the rows of
+    all published files have been yielded. The totals are logged in any case.
     """
     started = time.monotonic()
     round_count = segments = log_bytes = 0
@@ -209,7 +212,7 @@ def build_rounds(
 def _run_rounds(
     workers: Workers, rounds: Iterable[Round], settings: BuildSettings, *, fail_fast: bool
 ) -> Generator[list[SegmentReport], None, None]:
-    # The scan results of the running rounds.
+    # Scanned segments of the rounds that are being published.
     staged_by_round: dict[Round, list[StagedSegment]] = {}
 
     def build(round_: Round) -> list[SegmentReport]:
@@ -263,7 +266,7 @@ def stage_tasks(
     description: str,
     units: int | None = None,
 ) -> list[StagedSegment]:
-    """Stage the segments of tasks in other processes, where their temporary files can be shared.
+    """Stage the segments of tasks in other processes; all processes can read the staged files.
 
     `stage` is called like `stage_segments`; `Workers.run` documents the other parameters. With
     `fail_fast`, segments may be missing after a failure.
@@ -275,9 +278,9 @@ def stage_tasks(
 
 @dataclass(slots=True)
 class _Staging:
-    """Stages the segments of a task; with `fail_fast`, stops at the first failed segment.
+    """Stages the segments of a task; with `fail_fast`, stops after the first failed segment.
 
-    Concurrent tasks end normally, so that no row is lost.
+    Concurrent tasks are not cancelled, so that no report row is lost.
     """
 
     stage: Callable[..., Iterator[StagedSegment]]
@@ -303,9 +306,9 @@ def failed_rows(staged: Sequence[StagedSegment]) -> list[SegmentReport]:
 def publish_staged(
     workers: Workers, staged: Sequence[StagedSegment], settings: BuildSettings
 ) -> list[SegmentReport]:
-    """Merge partitions and publish their files; return the rows of their segments.
+    """Merge partitions and publish their files; return the report rows of their segments.
 
-    `staged` must have all segments of its partitions, staged by other processes.
+    `staged` must have all segments of each partition. Other processes may have staged them.
     """
     partitions = group_by_partition(staged)
     max_group_segments = max(-(-len(staged) // _MIN_GROUPS), _MIN_GROUP_SEGMENTS)
@@ -330,7 +333,8 @@ def _publish_group(
     return list(publish_partitions(partitions, settings, attempt_id=attempt_id))
 
 
-# Size limits of a group. A run has several groups per thread, so that all threads publish.
+# Limits of the groups of partitions that are published together. A run has several groups per
+# thread, so that all threads publish.
 _GROUP_BYTES = 256 << 20
 _GROUPS_PER_THREAD = 8
 
@@ -344,7 +348,7 @@ class BuildListener(Protocol):
     """Callbacks of a build; called by one thread at a time."""
 
     def on_scanned(self, row: SegmentReport) -> None:
-        """Receive a segment that a thread has scanned or skipped; not called on Spark."""
+        """Receive the row of a segment after its scan on a thread; not called on Spark."""
 
     def on_report(self, row: SegmentReport) -> None:
         """Receive the final row of a segment."""
@@ -353,7 +357,7 @@ class BuildListener(Protocol):
 def build_settings(
     request: BuildRequest, config: LogConfig, outputs: frozenset[BuildOutput], listener: Listener
 ) -> BuildSettings:
-    """Return the settings of a run; `outputs` are the default files."""
+    """Return the settings of a run; `outputs` are the kinds of files to build by default."""
     expires_at = request.expire_producers_at
     return BuildSettings(
         config=config,
@@ -376,15 +380,16 @@ def locked_target(
     *,
     inputs: Sequence[str] = (),
 ) -> Iterator[str | None]:
-    """Lock the target, remove leftovers, and yield the target root.
+    """Lock the target, remove temporary files of killed runs, and yield the target root.
 
-    The root is None if the files are written next to the logs.
+    The target root is None if the files are written next to the logs.
     """
     root, directories = None, []
     lock: Output | DirectoryLock
     if listing is not None:
         directories = listing.partition_directories
-        # A link inside a local data directory may point outside it.
+        # A link in a local data directory may point to a directory elsewhere, which is also an
+        # input.
         inputs = [*request.folders, *select_linkable(directories)]
     if settings.target_root is not None:
         root = real_path(settings.target_root)
@@ -409,7 +414,7 @@ def build_logs(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build all segments of some partitions; the listener receives a row per segment.
+    """Build all segments of complete partitions; the listener receives a row per segment.
 
     With `fail_fast`, no further segment starts after a failure. Segments that were not started, and
     segments of incomplete partitions, have no row.
@@ -450,7 +455,7 @@ def _build_on_threads(
                 publisher.add(group_number, staged, attempt_id)
 
     def divide(group_number: int) -> SplittableTask[None]:
-        # Largest first: at the end, threads wait only for a small segment.
+        # Largest segment first, so that threads wait only for a small segment at the end.
         group = sorted(groups[group_number], key=lambda segment: -segment.log_size_bytes)
         return SplittableTask(
             [partial(scan, group_number, segment) for segment in group], _finish_group
@@ -477,11 +482,11 @@ def _plan_groups(segments: SegmentTable, threads: int) -> list[SegmentTable]:
 
 
 class Publisher:
-    """Publishes a group of segments after all its segments have been scanned; shared by threads.
+    """Publishes each group of partitions after its last segment is scanned; shared by threads.
 
-    A group consists of complete partitions, and `counts` has the number of segments of each group.
-    With `fail_fast`, a failed segment sets `stopped`. `start_entries` are the listed snapshots and
-    leader epochs of partitions, for `publish_partitions`.
+    A group consists of complete partitions; `counts` has the number of segments of each group. With
+    `fail_fast`, a failed segment sets `stopped`. `start_entries` are the listed snapshots and
+    leader epoch checkpoints of partitions, for `publish_partitions`.
     """
 
     def __init__(
@@ -503,7 +508,7 @@ class Publisher:
         self._lock = threading.Lock()
 
     def finish(self, task_results: Generator[object, None, None]) -> None:
-        """Wait for all tasks that add segments; report incomplete partitions."""
+        """Wait for all tasks that add segments, then report the segments of incomplete groups."""
         try:
             with closing(task_results):
                 for _ in task_results:
@@ -534,7 +539,7 @@ class Publisher:
             self.stopped.set()
 
     def _report_unfinished(self) -> None:
-        """Publish incomplete groups if the files need no state; report failed segments."""
+        """Publish incomplete groups if no file needs state; otherwise report failed segments."""
         for group in self._groups:
             if group and not self._settings.needs_state:
                 self._publish(group, "unfinished")
@@ -556,7 +561,7 @@ class Publisher:
         for row in rows:
             self.report(row)
         for staged in complete_group:
-            # Temporary files that were only needed for the merge.
+            # Remove temporary files that only the merge required.
             staged.remove_scratch(self._settings)
 
 
@@ -567,7 +572,7 @@ def build_segment_files(
     config: IndexConfig = DEFAULT_CONFIG,
     verify_crc: bool = True,
 ) -> SegmentReport:
-    """Build the index files of one log into a folder; the folder of the log may have any name.
+    """Build the index files of one ``.log`` into a folder; the folder of the log may have any name.
 
     Parameters
     ----------

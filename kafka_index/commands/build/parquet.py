@@ -1,4 +1,4 @@
-"""Builds from Parquet: count the rows, sort them if they are out of order, scan and publish.
+"""Builds from Parquet: count the rows, sort unsorted rows, scan the segments, publish the files.
 
 On any engine, tasks read the row groups of their segments directly, from any store, with the
 credentials of their process.
@@ -104,9 +104,10 @@ def segment_source(
 
 
 class MetadataSource:
-    """A `BatchSource` over rows of batch metadata of one segment.
+    """A `BatchSource` over the batches of one segment, given as rows of batch metadata.
 
-    If `knows_markers`, a control batch without a control type has no records.
+    If `knows_markers`, the input has all columns for transaction markers. A control batch without a
+    control type then has no records.
     """
 
     def __init__(self, rows: SegmentRows, *, knows_markers: bool) -> None:
@@ -122,7 +123,7 @@ class MetadataSource:
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the rows as batch columns.
 
-        Raises `InputError` if a log cannot contain a row, or rows are missing.
+        Raises `InputError` if no log can contain the batch of a row, or rows are missing.
         """
         for columns in self._read_columns():
             representable_rows = self._count_representable(columns)
@@ -164,8 +165,8 @@ class MetadataSource:
             first_row += chunk.num_rows
 
     def _control_codes(self, magic: Longs, attributes: Longs, control_type: Longs) -> Longs:
-        """Return the control types; other batches get the code that a log scan would assign."""
-        # Negative codes are results of a scan, which an input must not contain.
+        """Return a control type per batch, or the code that a log scan would assign."""
+        # Negative codes are assigned only by a scan, so negative input values mean no control type.
         codes = np.maximum(control_type, CONTROL_NONE)
         if self._knows_markers:
             is_control = attributes & CONTROL_MASK != 0
@@ -177,9 +178,9 @@ class MetadataSource:
         return codes
 
     def _count_representable(self, columns: BatchColumns) -> int:
-        """Count the batches before the first offset that an index cannot represent.
+        """Count the batches before the first batch whose offset an index cannot represent.
 
-        Recovery would fail at this batch, which becomes `stop`.
+        Recovery would fail at this first batch, and `stop` is set to it.
         """
         base_offset = self._rows.key.base_offset
         relative = columns.last_offset - base_offset
@@ -198,7 +199,7 @@ class MetadataSource:
 
 
 class RawBatchSource:
-    """A `BatchSource` over raw batches, which together are the bytes of the log."""
+    """A `BatchSource` over raw batches, whose concatenation is the content of the ``.log``."""
 
     def __init__(self, rows: SegmentRows, *, verify_crc: bool) -> None:
         self._rows = rows
@@ -211,7 +212,7 @@ class RawBatchSource:
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the scan ended before the log."""
+        """Why the scan ended before the end of the log; None if it did not."""
         return self._bytes.stop
 
     @property
@@ -220,7 +221,7 @@ class RawBatchSource:
         return self._rows.end_bytes
 
     def chunks(self) -> Iterator[BatchColumns]:
-        """Scan the bytes; raises as `MetadataSource.chunks`."""
+        """Scan the raw batches; raises like `MetadataSource.chunks`."""
         yield from self._bytes.chunks()
         self._rows.skip_rest()
 
@@ -306,14 +307,14 @@ def _copy_values(column: pa.Array) -> Longs:
 
 @dataclass
 class SegmentRows:
-    """The rows of one segment in position order, readable once.
+    """The rows of one segment in order of batch position; can be read only once.
 
     Attributes
     ----------
     row_count
-        Number of rows when the input was counted.
+        Number of rows of the segment when the input was counted.
     rows_read
-        Number of rows so far.
+        Number of rows read so far.
     end_bytes
         End of the last batch so far.
     """
@@ -326,7 +327,7 @@ class SegmentRows:
     _last_chunk: pa.RecordBatch | None = field(default=None, init=False, repr=False)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows; raises `InputError` if their number differs from `row_count`."""
+        """Yield the rows; finally raises `InputError` if their number differs from `row_count`."""
         for chunk in self.chunks:
             self.rows_read += chunk.num_rows
             self._last_chunk = chunk
@@ -341,7 +342,7 @@ class SegmentRows:
             )
 
     def skip_rest(self) -> None:
-        """Skip the remaining rows, and record the end of the last batch."""
+        """Read and ignore the remaining rows, and set `end_bytes` to the end of the last batch."""
         for chunk in self.chunks:
             self.rows_read += chunk.num_rows
             self._last_chunk = chunk
@@ -355,9 +356,10 @@ def split_segments(
 ) -> Iterator[SegmentRows]:
     """Split a stream of rows into segments; the rows of each segment are consecutive.
 
-    The batches have the canonical columns. `counts` has the number of rows of the segments to
-    yield. By default, all segments are yielded, and the column `ROW_COUNT` has their number of
-    rows. A result must be read before the next result; its remaining rows are then skipped.
+    The record batches have the canonical columns. If `counts` is given, only its segments are
+    yielded, and it has their numbers of rows. Otherwise all segments are yielded, and the column
+    `ROW_COUNT` has the number of rows of each segment. Each result must be read before the next one
+    is requested, which skips the unread rows.
     """
     for key, segment_batches in groupby(_split_batches(batches), key=_segment_key):
         chunks = iter(segment_batches)
@@ -370,7 +372,7 @@ def split_segments(
 
 
 def _split_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Split record batches at each change of the segment, without a copy."""
+    """Split record batches where the segment changes, without copying rows."""
     for batch in batches:
         if batch.num_rows == 0:
             continue
@@ -381,7 +383,7 @@ def _split_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch
 
 
 def _last_end_bytes(chunk: pa.RecordBatch) -> int:
-    """Return the end of the last batch according to its row, whose values may be wrong."""
+    """Return the end of the last batch, according to its unchecked row."""
     last_row = chunk.slice(chunk.num_rows - 1)
     position = last_row[POSITION][0].as_py() or 0
     if BATCH in last_row.schema.names:
@@ -397,7 +399,7 @@ def _segment_key(batch: pa.RecordBatch) -> SegmentKey:
 
 #: Progress units of a build in other processes.
 SHARES = 100
-#: Progress units of counting rows.
+#: Progress units of counting rows, as a part of `SHARES`.
 COUNT_SHARES = 10
 #: Reason codes of segments that were not built from their rows.
 NO_SEGMENT = "no_segment"
@@ -409,7 +411,7 @@ _BINS_PER_WORKER = 4
 
 
 class TableBuilder(Protocol):
-    """Builds from a Parquet input or a DataFrame, like `build_parquet`."""
+    """A function that builds from a Parquet input or a DataFrame, like `build_parquet`."""
 
     def __call__(
         self,
@@ -441,7 +443,7 @@ def build_from_table(
     report: ReportSink | None,
     build_table: TableBuilder | None = None,
 ) -> BuildResult:
-    """Build all segments of a Parquet input, or of a DataFrame, which has no files."""
+    """Build all segments of a Parquet input, or of a DataFrame if `source` has no files."""
     outputs = INDEX_OUTPUTS if source.missing_for_state else ALL_OUTPUTS
     settings = build_settings(request, request.config.config, outputs, listener)
     check_settings(source, settings)
@@ -474,9 +476,9 @@ def build_parquet(
 ) -> None:
     """Build from a Parquet input of `open_parquet`, on threads.
 
-    Every segment is built, even if its files exist, and is published only if all counted rows were
-    read. DuckDB sorts rows that are not in order. With `fail_fast`, no further bin starts after a
-    segment has failed.
+    Every segment is built, even if its files exist. A segment is published only if all its counted
+    rows were read. DuckDB sorts rows that are not in order of segment and position. With
+    `fail_fast`, no further bin starts after a segment has failed.
 
     Raises `InputError` if there is no target root, if columns for the requested files are missing,
     or if the input cannot be counted (`count_segments`). Raises `PublishError` if there is no disk
@@ -510,7 +512,7 @@ def build_parquet(
 def stage_bin(
     source: ParquetInput, bin_: Bin, settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage each segment of a bin once, even if a read fails."""
+    """Stage each segment of a bin once; segments that were not read get a failed row."""
     unstaged_segments = {segment.key: segment for segment in bin_.segments}
     counts = {segment.key: segment.row_count for segment in bin_.segments}
     failure: KafkaIndexError | None = None
@@ -520,13 +522,14 @@ def stage_bin(
         try:
             yield from read_bin(source, bin_)
         except KafkaIndexError as error:
-            # Staging converts the error to the row of the current segment, and then ends.
+            # Staging converts the error to a failed row of the current segment, and then ends.
             failure = error
             raise
 
     try:
         for staged in stage_stream(rows(), source, settings, counts=counts, attempt_id=attempt_id):
-            # If the input has changed, it may contain the segment twice.
+            # Both entries are removed, because a changed input may contain the segment a second
+            # time.
             del unstaged_segments[_staged_key(staged)], counts[_staged_key(staged)]
             yield staged
     except KafkaIndexError as error:
@@ -546,7 +549,7 @@ def stage_stream(
     attempt_id: str,
     counts: Mapping[SegmentKey, int] | None = None,
 ) -> Iterator[StagedSegment]:
-    """Stage segments from rows in segment and position order, counted as in `split_segments`."""
+    """Stage segments from sorted rows; for `counts`, see `split_segments`."""
     for rows in split_segments(batches, counts):
         batch_source = segment_source(rows, source, verify_crc=settings.verify_crc)
         segment = _segment_file(source, rows.key, settings)
@@ -572,7 +575,7 @@ def check_settings(source: ParquetInput, settings: BuildSettings) -> None:
 def split_rejected(
     source: ParquetInput, counts: Sequence[SegmentCount]
 ) -> tuple[list[SegmentCount], list[SegmentReport]]:
-    """Return the segments that a broker can have, and the report rows of all other segments."""
+    """Return the segments that a broker can have, and failed report rows of the other segments."""
     valid_segments, rejected_rows = [], []
     for segment in counts:
         reason = segment_rejection(segment.key)
@@ -586,7 +589,7 @@ def split_rejected(
 
 @dataclass(frozen=True, slots=True)
 class PathListener:
-    """Replaces the log path in rows by the input, because the logs have no files."""
+    """Replaces the log path in report rows by the input path, as no ``.log`` files exist."""
 
     path: str
     listener: BuildListener
@@ -599,7 +602,7 @@ class PathListener:
 
 
 def _partition_groups(segments: Sequence[SegmentCount]) -> list[list[SegmentCount]]:
-    """Combine complete partitions into groups that are published together."""
+    """Combine complete partitions into groups whose files are published together."""
     partitions: dict[tuple[str, int], list[SegmentCount]] = {}
     for segment in segments:
         partitions.setdefault(segment.key[:2], []).append(segment)
@@ -616,7 +619,7 @@ def _staged_key(staged: StagedSegment) -> SegmentKey:
 
 
 def _segment_file(source: ParquetInput, key: SegmentKey, settings: BuildSettings) -> SegmentFile:
-    """Return a placeholder for the log, whose modification time matches no build manifest."""
+    """Return a placeholder for the ``.log``; its modification time matches no build manifest."""
     folder = TopicPartition(key.topic, key.partition).directory_name
     log_path = os.path.join(source.path, folder, segment_file_name(key.base_offset, LOG_SUFFIX))
     run_mtime_ns = NO_LOG_MTIME_NS - crc32(settings.run_id.encode())

@@ -1,4 +1,4 @@
-"""Parquet input: its files and columns, and reading with limited memory."""
+"""Parquet input: find its files, check its columns, and read row groups with limited memory."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ ROW_COUNT = "segment_rows"
 
 # Spark's and Hive's folder name for null.
 _NULL_FOLDER = "__HIVE_DEFAULT_PARTITION__"
-# Concurrent reads of footers, since requests to a store mostly wait.
+# Number of Parquet footers that are read concurrently, since requests to a store mostly wait.
 _FOOTERS_AT_A_TIME = 8
-# Bytes read from a column at once. In a store, a read is a request.
+# Buffer size per column: the bytes of a read from a local file, and of a request to a store.
 _LOCAL_BUFFER_BYTES = 1 << 20
 _STORE_BUFFER_BYTES = 4 << 20
 
@@ -39,7 +39,8 @@ KEY_COLUMNS = ("topic", "partition", "segment_base_offset")
 POSITION = "position_bytes"
 BATCH = "batch"
 METADATA_COLUMNS = ("size_bytes", "last_offset", "max_timestamp_ms")
-#: Columns needed for the state of a partition, besides the required columns.
+#: Optional columns: required only to build producer snapshots, transaction indexes and the leader
+#: epoch checkpoint.
 OPTIONAL_COLUMNS = (
     "base_offset",
     "magic",
@@ -61,9 +62,9 @@ class ParquetInput:
     Attributes
     ----------
     path
-        The only input path, or the common folder of all paths, for reports.
+        The input path, or the common folder of several input paths, for reports.
     files
-        Absolute paths in read order. Remote files have the version that was listed.
+        Files with absolute paths, in read order. Remote files have the version that was listed.
     columns
         Required columns, then optional columns.
     missing_for_state
@@ -78,7 +79,7 @@ class ParquetInput:
 
     @property
     def schema(self) -> pa.Schema:
-        """The columns as this package reads them: wide integers, plain strings and binaries."""
+        """The schema in which row groups are read, with the types of `canonical_type`."""
         return pa.schema([(name, canonical_type(name)) for name in self.columns])
 
 
@@ -106,7 +107,7 @@ def open_parquet(paths: Sequence[str]) -> ParquetInput:
 def input_from_schemas(
     path: str, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> ParquetInput:
-    """Create an input from the schemas of its files, or from the only schema of a DataFrame.
+    """Create an input from the schemas of its files, or from the schema of a DataFrame.
 
     Raises `InputError` if columns are missing or have the wrong type.
     """
@@ -131,7 +132,7 @@ def input_from_schemas(
 def for_each_footer(
     files: Sequence[FileInfo], read: Callable[[FileInfo], _Footer]
 ) -> list[_Footer]:
-    """Apply a function to each file, several at a time."""
+    """Apply a function to each file, with several files concurrently."""
     return list(map_requests(read, files, threads=_FOOTERS_AT_A_TIME, name="footer"))
 
 
@@ -148,7 +149,7 @@ def _list_files(root: str) -> list[FileInfo]:
 
 
 def _to_local_file(path: str) -> FileInfo:
-    # The file is opened by path, so size and time are not needed.
+    # The file is opened by its path only, so its size and modification time are not needed.
     return FileInfo(path, 0, 0)
 
 
@@ -206,7 +207,7 @@ class NumberedGroup(NamedTuple):
 def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
     """Open a Parquet file for streaming: single pages are read, not complete row groups.
 
-    Raises `InputError` if the file cannot be read, now or in the context.
+    Raises `InputError` if opening the file, or a read in the context, fails.
     """
     path = file.path
     buffer_bytes = _STORE_BUFFER_BYTES if store_of(path).needs_requests else _LOCAL_BUFFER_BYTES
@@ -252,12 +253,12 @@ def read_row_group(
 
 
 def matching_columns(schema: pa.Schema, name: str) -> list[str]:
-    """Return the columns with a name, case-insensitive as in Spark."""
+    """Return the column names that equal `name`; case is ignored, as in Spark."""
     return [column_name for column_name in schema.names if column_name.lower() == name]
 
 
 def folder_values(path: str) -> dict[str, str | None]:
-    """Return the key columns in the names of a path's folders, as Spark writes them."""
+    """Return the key columns that a path has as ``column=value`` folders, as Spark writes them."""
     values: dict[str, str | None] = {}
     for folder in path.split("/")[:-1]:
         name, equals, value = folder.partition("=")
@@ -267,7 +268,7 @@ def folder_values(path: str) -> dict[str, str | None]:
 
 
 class ParquetForm(Enum):
-    """The content of a row of the input."""
+    """What a row of the input contains."""
 
     METADATA = "batch metadata"
     RAW = "raw batches"
@@ -280,7 +281,7 @@ class ParquetForm(Enum):
 
 
 def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
-    """Return the column layout that all files of an input have."""
+    """Return the form of the rows, which must be the same in all files of an input."""
     names_by_file = [{name.lower() for name in schema.names} for schema in schemas]
     has_batch = [BATCH in column_names for column_names in names_by_file]
     has_metadata = [column_names.issuperset(METADATA_COLUMNS) for column_names in names_by_file]
@@ -291,7 +292,7 @@ def choose_form(schemas: Sequence[pa.Schema]) -> ParquetForm:
 def check_columns(
     form: ParquetForm, files: Sequence[FileInfo], schemas: Sequence[pa.Schema]
 ) -> None:
-    """Raise `InputError` if columns do not match a form, listing all files and columns."""
+    """Raise `InputError` with all files and columns if columns do not match the form."""
     paths_by_problems: dict[tuple[str, ...], list[str]] = {}
     for path, schema in zip([file.path for file in files] or [""], schemas, strict=True):
         problems = tuple(_find_problems(form, schema, folder_values(path)))
@@ -354,7 +355,7 @@ def _expected_type(name: str, column_type: pa.DataType) -> str | None:
 
 
 def canonical_type(name: str) -> pa.DataType:
-    """Return the type as which a column is read."""
+    """Return the Arrow type as which a column is read."""
     if name == "topic":
         return pa.string()
     return pa.large_binary() if name == BATCH else pa.int64()

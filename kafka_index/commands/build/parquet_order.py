@@ -1,8 +1,8 @@
-"""The order of a Parquet input: its segments, and the location of their rows.
+"""The order of a Parquet input: its segments, and which rows belong to each segment.
 
 One pass over the key and position columns counts the rows of each segment, and detects whether the
-rows are consecutive and in position order. In this case, they are read in this order, several bins
-of segments concurrently. Otherwise DuckDB sorts the rows first.
+rows are consecutive and in position order. In this case, rows are read in input order, with several
+bins of segments concurrently. Otherwise DuckDB sorts the rows first.
 """
 
 from __future__ import annotations
@@ -58,10 +58,12 @@ class SegmentKey(NamedTuple):
     base_offset: int
 
 
-#: Rows of a segment in one batch of the input: first row in the complete input, positions of the
-#: first and last row, and approximate size of the log so far. `in_order` is true if the rows of all
-#: segments in the batch are consecutive and in position order. A pickled `error` replaces rows that
-#: cannot be counted, because raising would cause a retry in other processes.
+#: Counts of the rows of one segment in one record batch of the input. `first_row` is a row number
+#: in the complete input. `first_position` and `last_position` are the byte positions of the batches
+#: in the first and last row. `size_bytes` is the approximate size of the log up to the last row.
+#: `in_order` is true if the rows of each segment in the record batch are consecutive and in
+#: position order. For rows that cannot be counted, only `error` is set, to a pickled exception: if
+#: a Spark task raised the exception, Spark would retry the task.
 BATCH_COUNT_SCHEMA = pa.schema(
     [
         ("topic", pa.string()),
@@ -76,8 +78,8 @@ BATCH_COUNT_SCHEMA = pa.schema(
         ("error", pa.binary()),
     ]
 )
-#: The segments of all batches, for DuckDB and Spark. `is_sorted` is true if the rows of a segment
-#: are consecutive in the input and in position order.
+#: Query that merges rows of `BATCH_COUNT_SCHEMA` to one row per segment, in DuckDB and Spark.
+#: `is_sorted` is true if the rows of a segment are consecutive in the input and in position order.
 SEGMENTS_QUERY = """
 WITH parts AS (
     SELECT
@@ -104,10 +106,10 @@ GROUP BY topic, partition, segment_base_offset
 
 @dataclass(frozen=True, slots=True)
 class SegmentCount:
-    """The rows of a segment in all files; consecutive rows in a sorted input.
+    """The number and location of the rows of a segment; in a sorted input, they are consecutive.
 
     `first_row` is a row number in the complete input. `size_bytes` is the approximate size of the
-    log, and exact only for batch metadata in order.
+    log.
     """
 
     key: SegmentKey
@@ -210,9 +212,10 @@ def _row_groups(source: ParquetInput, file: FileInfo) -> list[RowGroup]:
 
 
 def count_batches(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.RecordBatch]:
-    """Yield `BATCH_COUNT_SCHEMA` of a row group; raises as `count_segments`."""
+    """Yield the row counts of a row group as `BATCH_COUNT_SCHEMA`; raises like `count_segments`."""
     first_row = group.first_row
-    # The size of the last batch of a segment is not in these columns, so the mean is used.
+    # The size of the last batch of a segment is not in the columns read here. For raw batches, the
+    # mean row size is used instead.
     last_bytes = group.group.row_bytes if source.form is ParquetForm.RAW else 0
     for batch in read_row_group(source, group.group, [*KEY_COLUMNS, POSITION], _COUNT_ROWS):
         nulls = [batch[name].null_count for name in KEY_COLUMNS]
@@ -223,7 +226,7 @@ def count_batches(group: NumberedGroup, source: ParquetInput) -> Iterator[pa.Rec
 
 
 def segment_rejection(key: SegmentKey) -> str | None:
-    """Return why no broker can have a segment; None if its name is safe as a folder name."""
+    """Return why no broker can have a segment with this key; None if a broker can."""
     if not is_legal_topic(key.topic):
         return "the topic name is not legal"
     if not 0 <= key.partition <= INT32_MAX:
@@ -256,7 +259,7 @@ def _to_bin(segments: Sequence[SegmentCount], groups: Sequence[NumberedGroup]) -
 
 
 def read_bin(source: ParquetInput, bin_: Bin) -> Iterator[pa.RecordBatch]:
-    """Stream the rows of a bin, including rows of other segments between its rows.
+    """Stream the rows of a bin, including rows of other segments between rows of the bin.
 
     Raises `InputError` if a file cannot be read.
     """
@@ -289,7 +292,7 @@ def read_all_columns(source: ParquetInput, group: RowGroup) -> Iterator[pa.Recor
 def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInput]:
     """Sort an input into a temporary file; yield the input unchanged if it is sorted.
 
-    Raises `InputError` if it cannot be read, and `PublishError` if there is no disk space.
+    Raises `InputError` if the input cannot be read, and `PublishError` if there is no disk space.
     """
     if counted.is_sorted:
         yield counted
@@ -317,7 +320,8 @@ def sorted_input(counted: CountedInput, workers: Workers) -> Iterator[CountedInp
                     writer.write_batch(batch.cast(source.schema))
         except OSError as error:
             raise publish_error(error, path, "sort the input") from error
-        # A segment with repeated positions has no order, but its rows are consecutive.
+        # Counted again: if a segment repeats a position, `is_sorted` remains false, but the rows of
+        # each segment are now consecutive.
         yield count_segments(replace(source, files=(FileInfo(path, 0, 0),)), workers)
 
 
@@ -326,7 +330,7 @@ def _rows_per_read(group: RowGroup) -> int:
 
 
 def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
-    """Return a key column as integers; topics are indices into a dictionary of this batch."""
+    """Return a key column as integers; topics become dictionary indices of this batch."""
     column = batch[name]
     if name == "topic":
         column = column.dictionary_encode().indices
@@ -335,7 +339,7 @@ def key_codes(batch: pa.RecordBatch, name: str) -> Codes:
 
 
 def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
-    """Return row 0, and the rows at which any column differs from the previous row."""
+    """Return the number of the first row of each group of consecutive equal keys."""
     changes = np.zeros(keys[0].size, np.bool_)
     changes[:1] = True
     for key in keys:
@@ -344,7 +348,7 @@ def run_starts(keys: Sequence[Codes]) -> npt.NDArray[np.intp]:
 
 
 def check_keys(null_counts: Sequence[int], partitions: Codes, path: str) -> None:
-    """Reject rows whose keys do not identify a segment; `null_counts` are by key column."""
+    """Reject rows whose keys identify no segment; `null_counts` is in order of `KEY_COLUMNS`."""
     for name, null_count in zip(KEY_COLUMNS, null_counts, strict=True):
         if null_count:
             raise InputError(
@@ -357,7 +361,7 @@ def check_keys(null_counts: Sequence[int], partitions: Codes, path: str) -> None
 
 
 def _count_batch(batch: pa.RecordBatch, first_row: int, last_bytes: int) -> pa.RecordBatch:
-    """Count the rows of segments in a batch; no row is `in_order` if any segment is not."""
+    """Count the rows of each segment in a batch; `in_order` is equal for all segments."""
     keys = [key_codes(batch, name) for name in KEY_COLUMNS]
     position = batch[POSITION].fill_null(-1).to_numpy()
     starts = run_starts(keys)

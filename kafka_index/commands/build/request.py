@@ -34,14 +34,14 @@ from kafka_index.core.parameters import (
 class InputFormat(StrEnum):
     """The format of the input."""
 
-    #: Parquet if all paths are Parquet files or folders of them, otherwise logs.
+    #: Parquet if all input paths are Parquet files or folders with Parquet files, otherwise logs.
     AUTO = "auto"
     LOG = "log"
     PARQUET = "parquet"
 
 
 class RowKind(StrEnum):
-    """The subject of a report row."""
+    """What a report row is about."""
 
     SEGMENT = "segment"
     PARTITION = "partition"

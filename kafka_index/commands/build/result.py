@@ -1,4 +1,4 @@
-"""The results of a build and of a dry run."""
+"""The results of ``build``, and of a dry run."""
 
 from __future__ import annotations
 
@@ -50,8 +50,9 @@ from kafka_index.core.records.batch_table import OVERLAP, PREALLOCATED_TAIL
 #: Status of a partition in the report of a dry run.
 PLANNED = "planned"
 SKIPPED = "skipped"
-#: The columns of `REPORT_SCHEMA`, and these: ``kind`` (a `RowKind`), ``segments`` (the number of
-#: segments in the row), ``output_path`` (the folder of the files), and ``run_id``.
+#: The columns of the build report: those of `REPORT_SCHEMA`, ``kind`` (a `RowKind`), ``segments``
+#: (the number of segments that the row counts), ``output_path`` (the folder of the built files),
+#: and ``run_id``.
 FILE_SCHEMA = pa.schema(
     [
         *(field.with_nullable(field.name != "status") for field in REPORT_SCHEMA),
@@ -82,7 +83,7 @@ BUILD_REPORT = ReportSpec(
         },
         units="kind",
         unit_values=(RowKind.SEGMENT.value,),
-        # As in `SegmentReport.is_damage`.
+        # The same reason codes decide `SegmentReport.is_damage`.
         decided_by=("reason_code", {PREALLOCATED_TAIL: GOOD, OVERLAP: BAD}),
         rows_are_segments=True,
     ),
@@ -93,11 +94,11 @@ _DISPLAYED_COLUMNS = (
     *("topic", "partition", "segment_base_offset", "status"),
     *("batch_count", "next_offset", "reason"),
 )
-#: Number of segment rows that are buffered before writing.
+#: Maximum number of report rows of segments that are buffered before they are written.
 _MAX_BUFFERED_ROWS = 64 * 1024
 #: Maximum number of damaged segments in a result; further damaged segments are only counted.
 _MAX_DAMAGED = 100
-# From best to worst: the status of a partition is the worst of its segments.
+# Statuses of a segment, from best to worst. A partition has the worst status of its segments.
 _RANKED = [UNCHANGED, BUILT, TRUNCATED, FAILED]
 _SUMS = (
     "log_size_bytes",
@@ -130,13 +131,13 @@ class BuildResult(Result):
     damaged_count, retriable_count : int
         The number of damaged segments, and of segments that failed because of the environment.
     not_started : int
-        Segments that were not started.
+        Number of segments that were not started.
     preallocated : int
-        Logs that end in preallocated zeros.
+        Number of logs that end in preallocated zeros.
     notes : int
         The number of segments with a note; `first_note` is the first of these segments.
     assumed : str, optional
-        The settings that were assumed, as a line.
+        A line about the settings that were assumed.
     skipped : tuple of (str, str)
         Input entries that a broker would not load, with reasons.
     unread : tuple of str
@@ -183,7 +184,7 @@ class BuildResult(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The segments by status, with the size of their logs."""
+        """The number of segments by status, with the size of their logs."""
         return [
             Status(status, (count,), *_MEANINGS[status], size_bytes=self.log_bytes[status])
             for status, count in self.segments.items()
@@ -191,7 +192,7 @@ class BuildResult(Result):
 
     @property
     def facts(self) -> list[str]:
-        """Index entries, logs with preallocated tails, a note, and assumed settings."""
+        """Numbers of index entries and preallocated logs, a note, and assumed settings."""
         lines = [f"{self.offset_entries:,} offset entries, {self.time_entries:,} time entries"]
         if self.preallocated:
             lines.append(
@@ -214,7 +215,7 @@ class BuildResult(Result):
 
     @property
     def next_command(self) -> str | None:
-        """The command that shows the first damaged log, unless a repeated run may succeed."""
+        """The command that prints the first damaged log, unless a later run may succeed."""
         if self.outcome is RunOutcome.ENVIRONMENT:
             return None
         paths = [row.log_path for row in self.damaged if row.log_path.endswith(LOG_SUFFIX)]
@@ -230,7 +231,7 @@ class BuildResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Segments by status, and index entries."""
+        """Number of segments by status, and of index entries."""
         return {
             **{f"segments_{status}": self.segments.get(status, 0) for status in STATUSES},
             "segments_not_started": self.not_started,
@@ -245,11 +246,11 @@ class BuildResult(Result):
 
     @property
     def work_bytes(self) -> int:
-        """Bytes of the logs that were read."""
+        """Size of the logs that were read."""
         return sum(self.log_bytes.values()) - self.log_bytes.get(UNCHANGED, 0)
 
     def to_arrow(self) -> pa.Table:
-        """Return the rows, sorted by topic, partition and base offset."""
+        """Return the report rows, sorted by topic, partition and base offset."""
         return self.rows.sort_by(_ORDER)
 
     def _preview_rows(self) -> pa.Table:
@@ -273,7 +274,7 @@ class BuildPlan(Result):
     Parameters
     ----------
     partitions : mapping of TopicPartition to (int, int)
-        The number of segments of each partition, and the size of their logs.
+        The number of segments of each partition, and the total size of their logs.
     skipped : tuple of (str, str)
         Input entries that a broker would not load, with reasons.
     unread : tuple of str
@@ -288,7 +289,7 @@ class BuildPlan(Result):
 
     @classmethod
     def from_sizes(cls, sizes: Sequence[tuple[TopicPartition, int, int]]) -> Self:
-        """Create the plan from partitions; entries of the same partition are added up."""
+        """Create the plan from (partition, segments, bytes); add up items of one partition."""
         sums: dict[TopicPartition, tuple[int, int]] = {}
         for partition, count, size_bytes in sizes:
             previous_count, previous_bytes = sums.get(partition, (0, 0))
@@ -326,7 +327,7 @@ class BuildPlan(Result):
         return {"logs": sum(size_bytes for _, size_bytes in self.partitions.values())}
 
     def to_arrow(self) -> pa.Table:
-        """Return one row per partition, with the columns of the report."""
+        """Return one row per partition, with the columns of the build report."""
         rows = [
             {
                 "topic": partition.topic,
@@ -391,12 +392,12 @@ class BuildRows:
         self._buffer_rows(1)
 
     def on_unchanged(self, rows: pa.Table) -> None:
-        """Add the rows of a partition whose files are up to date."""
+        """Add the rows of the segments of a partition whose files are up to date."""
         self._unchanged.append(rows.select(REPORT_SCHEMA.names))
         self._buffer_rows(rows.num_rows)
 
     def result(self, skipped: Sequence[Skipped] = (), assumed: str | None = None) -> BuildResult:
-        """Write the rows of partitions and skipped entries; return the result."""
+        """Write report rows of partitions and of skipped input entries; return the result."""
         self._flush()
         if self._partitions is not None:
             rows = self._partitions.sort_by(_ORDER[:2])
@@ -452,7 +453,7 @@ class BuildRows:
             self._add_rows(pa.concat_tables(tables).combine_chunks())
 
     def _add_rows(self, table: pa.Table) -> None:
-        """Count rows of `REPORT_SCHEMA`, and write them."""
+        """Count rows of `REPORT_SCHEMA`, and write them to the report."""
         self._count_rows(table)
         if self._report is None:
             return
@@ -492,7 +493,8 @@ class BuildRows:
     def _add_to_partitions(self, table: pa.Table) -> None:
         keys = ["topic", "partition", "output_path"]
         table = table.append_column("rank", pc.index_in(table["status"], pa.array(_RANKED)))
-        # Creating the table from columns makes all fields nullable, as `concat_tables` requires.
+        # A table created from columns has only nullable fields, so that the schemas match in
+        # `concat_tables`.
         table = pa.table({name: table[name] for name in (*keys, *_SUMS, *_MAXIMA)})
         if self._partitions is not None:
             table = pa.concat_tables([self._partitions, table])

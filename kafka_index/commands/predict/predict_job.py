@@ -1,4 +1,4 @@
-"""The function and the result of ``predict``: verdict, texts, counts, and a row per segment."""
+"""Run ``predict``; the result has the verdict, texts, counts, and a row per segment."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class Prediction(Result, StartPrediction):
     not_checked : tuple of str
         Facts that the verdict does not cover, because an input for them is missing.
     suggestion : str or None
-        A startup that loses less.
+        Advice for a startup that loses fewer records.
     directories : tuple of str
         The data directories.
     """
@@ -119,7 +119,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def headline(self) -> str:
-        """The verdict, its reason, facts that were not checked, and segments to delete."""
+        """The verdict with its reason, unchecked facts, and the number of segments to delete."""
         clauses = [f"{self.verdict.value}{self._reason}"]
         if self.verdict in (Verdict.SAFE, Verdict.UNKNOWN):
             clauses += [f"not checked: {unchecked_fact}" for unchecked_fact in self.not_checked]
@@ -164,7 +164,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def _losses(self) -> str:
-        """The numbers of lost or unreadable records, emptied partitions and missing offsets."""
+        """Numbers of lost or unreadable records, of emptied partitions, and of missing offsets."""
         losses = f"{plural(self.counts['records_lost'], 'record')} lost or unreadable"
         if emptied := self.counts[f"partitions_{Outcome.EMPTIED}"]:
             losses += f", {plural(emptied, 'partition')} emptied"
@@ -207,7 +207,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def sections(self) -> list[Section]:
-        """Notes, the suggestion, changed partitions, and the reasons of the verdict."""
+        """Notes, the suggestion, changed partitions, and the reasons for the verdict."""
         changed: list[str] = []
         harmed: list[str] = []
         by_loss = sorted(self.partitions, key=lambda partition: -partition.lost.records)
@@ -241,7 +241,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions by outcome, segments by action, refusals, and lost records."""
+        """Number of partitions by outcome, segments by action, startup errors, and lost records."""
         outcomes = Counter(partition.outcome for partition in self.partitions)
         actions = Counter(
             segment.action for partition in self.partitions for segment in partition.segments
@@ -498,7 +498,7 @@ def predict(
 
 
 def _list_segment_rows(directories: Sequence[str]) -> Iterator[pa.RecordBatch]:
-    """Yield the segments of directories; nothing if there are no logs."""
+    """Yield the segments of data directories; yield nothing if listing them fails."""
     try:
         listing = list_dump(directories, topics=None)
     except KafkaIndexError:

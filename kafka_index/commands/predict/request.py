@@ -22,7 +22,7 @@ from kafka_index.core.parameters import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictRequest(Request):
-    """Parameters of a prediction."""
+    """Parameters of ``predict``."""
 
     inputs: tuple[str, ...] = parameter(
         PathsKind("DIR"),

@@ -47,13 +47,13 @@ from kafka_index.core.logdir.metadata_files import read_file, read_properties, r
 
 
 class FaultEffect(Enum):
-    """The effect of a checkpoint that a broker cannot read."""
+    """The effect on a broker of an offset checkpoint that it cannot read."""
 
     #: The broker takes the data directory offline, before or after it loads partitions.
     OFFLINE = "offline"
     OFFLINE_LATER = "offline later"
     EXITS = "exits"
-    #: The broker treats all entries as 0.
+    #: The broker treats the offsets of all partitions as 0.
     RESET = "reset"
     #: The broker starts, but serves no partition.
     SERVES_NONE = "serves none"
@@ -69,7 +69,7 @@ class OffsetCheckpoint:
     Attributes
     ----------
     offsets
-        The entries; empty if there is a `fault`.
+        The offsets by partition; empty if there is a `fault`.
     has_entries
         Whether the file has more than one line.
     effect
@@ -95,13 +95,13 @@ class OffsetCheckpoint:
 
     @classmethod
     def from_error(cls, path: str, error: BadFileError) -> OffsetCheckpoint:
-        """Return a checkpoint that is not a regular file or not text."""
+        """Create a checkpoint from a file that is not a regular file, or not text."""
         effect = _checkpoint_effect(path, is_input_output=True)
         return cls(path, exists=True, fault=error, effect=effect)
 
     @classmethod
     def from_text(cls, path: str, text: str) -> OffsetCheckpoint:
-        """Parse the text of a checkpoint."""
+        """Create a checkpoint from the text of its file."""
         offsets = parse_offsets_or_defect(text)
         if isinstance(offsets, CheckpointDefect):
             effect = _checkpoint_effect(
@@ -111,7 +111,7 @@ class OffsetCheckpoint:
         return cls(path, exists=True, offsets=offsets, has_entries=len(java_lines(text)) > 1)
 
     def note_fault(self) -> Skipped | None:
-        """Record the file as unread and return its entry, or None if no broker fails on it."""
+        """If a broker fails on the file, record the file as unread, and return it as skipped."""
         if self.fault is None or self.effect in (None, FaultEffect.RESET):
             return None
         return note_unread(self.path, BAD_CHECKPOINT, self.fault.described)
@@ -129,12 +129,12 @@ def _checkpoint_effect(path: str, *, is_input_output: bool, is_error: bool = Fal
 
 
 class DataDirectory:
-    """A data directory; each file at its root is read once, on demand.
+    """A data directory; each file at its root is read at most once, when it is needed.
 
-    The files may be missing, as in the parent of a single copied partition. A malformed checkpoint
-    has no entries. If a broker fails on a checkpoint, the listing of the input records the file as
-    unread. If this process may not read a file, methods that read the file raise `InputError`,
-    unless errors are `tolerated`.
+    The root files may be missing, as in the parent of a single copied partition. A malformed
+    checkpoint has no offsets. If a broker fails on a checkpoint, the listing of the input records
+    the checkpoint as unread. If this process may not read a file, methods that read the file raise
+    `InputError`, unless errors are `tolerated`.
     """
 
     def __init__(self, path: str, *, tolerated: bool = False) -> None:
@@ -156,7 +156,7 @@ class DataDirectory:
     def required_checkpoint(self, name: str) -> OffsetCheckpoint:
         """Return a checkpoint that the caller requires.
 
-        Raises `DamageError` if a broker fails on it, and the errors of `checkpoint`.
+        Raises `DamageError` if a broker fails on the checkpoint, and the errors of `checkpoint`.
         """
         checkpoint = self.checkpoint(name)
         if checkpoint.fault is not None and checkpoint.effect is not FaultEffect.RESET:
@@ -168,31 +168,31 @@ class DataDirectory:
             raise fault
 
     def checkpoints(self) -> dict[str, OffsetCheckpoint]:
-        """Return all offset checkpoints by name; raises as `checkpoint`."""
+        """Return all offset checkpoints by file name; raises like `checkpoint`."""
         return {name: self.checkpoint(name) for name in OFFSET_CHECKPOINTS}
 
     def offset(self, name: str, partition: TopicPartition) -> int | None:
         return self.checkpoint(name).offsets.get(partition)
 
     def log_start_offset(self, partition: TopicPartition) -> int | None:
-        """Return the log start offset; brokers write it only above the first base offset."""
+        """Return the log start offset, which brokers store only above the first base offset."""
         return self.offset(LOG_START_CHECKPOINT, partition)
 
     def high_watermark(self, partition: TopicPartition) -> int | None:
         return self.offset(REPLICATION_CHECKPOINT, partition)
 
     def recovery_point(self, partition: TopicPartition) -> int:
-        """Return the recovery point, 0 if there is none."""
+        """Return the recovery point, 0 if the checkpoint has none."""
         return self.offset(RECOVERY_POINT_CHECKPOINT, partition) or 0
 
     def cleaned_to(self, partition: TopicPartition) -> int | None:
-        """Return the offset up to which a compacted log was cleaned."""
+        """Return the offset up to which the log cleaner has cleaned a partition."""
         return self.offset(CLEANER_CHECKPOINT, partition)
 
     def committed_end(self, partition: TopicPartition) -> int:
         """Return the high watermark or the recovery point, whichever is greater.
 
-        The log end offset was at least this offset.
+        The partition once had at least this log end offset.
         """
         return max(self.high_watermark(partition) or 0, self.recovery_point(partition))
 
@@ -223,18 +223,18 @@ class DataDirectory:
 
     @property
     def properties(self) -> dict[str, str]:
-        """The ``meta.properties`` without validation; empty if missing."""
+        """The content of ``meta.properties`` without validation; empty if the file is missing."""
         properties = self._read_properties
         return properties if isinstance(properties, dict) else {}
 
     @property
     def has_root_files(self) -> bool:
-        """Whether a file of a broker exists at the root; otherwise it may be any folder."""
+        """Whether a root file of a broker exists; if not, this may be any folder."""
         has_checkpoint = any(checkpoint.exists for checkpoint in self.checkpoints().values())
         return has_checkpoint or self.is_clean or self._read_properties is not None
 
     def faults(self) -> list[KafkaIndexError]:
-        """Return the tolerated errors of the files at the root."""
+        """Return the tolerated errors of the root files."""
         errors = [checkpoint.fault for checkpoint in self.checkpoints().values()]
         results = (*errors, self._clean_shutdown_file, self._read_properties)
         return [error for error in results if isinstance(error, KafkaIndexError)]
@@ -289,7 +289,7 @@ class DataDirectories:
 def reject_locked(directory: str, hint: str) -> None:
     """Raise `InputError` if a running broker has locked the directory.
 
-    The lock file is only opened. Also raises if the lock cannot be tested.
+    The lock file is opened, but not changed. Also raises if the lock cannot be tested.
     """
     path = os.path.join(directory, BROKER_LOCK)
     if opening_error(path) is not None:

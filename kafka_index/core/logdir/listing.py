@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 __all__ = ["Listing", "SegmentFile", "Skipped", "list_dump"]
 
 _MAX_SUGGESTIONS = 5
-# Minimum similarity of a suggested name, from 0 to 1.
+# Minimum similarity of a suggested topic name, from 0 to 1.
 _MIN_SIMILARITY = 0.5
 
 _REASONS = {
@@ -71,13 +71,13 @@ class Listing:
     segments
         Live segments, sorted by topic, partition and base offset.
     skipped
-        Skipped entries with reasons, sorted by path.
+        Skipped directory entries with reasons, sorted by path.
     data_directories
-        Unique absolute paths of the parents of partition directories.
+        Absolute paths of the parents of partition directories, without duplicates.
     partition_directories
-        Unique absolute paths; the directories can be empty.
+        Absolute paths of partition directories, without duplicates. A directory can be empty.
     tiered
-        The partitions that have or had remote segments.
+        The partitions that have remote segments, or once had remote segments.
     """
 
     segments: Sequence[SegmentFile] = field(default_factory=list)
@@ -88,13 +88,13 @@ class Listing:
 
 
 def list_dump(inputs: Sequence[str], *, topics: re.Pattern[str] | None) -> Listing:
-    """List the live segments of a dump, sorted, of topics whose full name matches.
+    """List the live segments of a dump, sorted; `topics` must match the full name of a topic.
 
     Inputs are data directories, partition directories, or globs of either, as paths or URIs. An
     existing path is never treated as a glob. A directory is a partition if it contains logs. It is
     also a partition if its name is ``<topic>-<partition>``, and it contains neither partition
     directories nor ``meta.properties``: a data directory can be named ``data-1``. `list_partition`
-    decides which segments are live. Unreadable logs are listed, and an attempt to read them fails.
+    decides which segments are live. Unreadable logs are listed, too: reading them fails later.
 
     Raises `InputError` if a path is missing, a directory cannot be read, no live segment is found,
     or two directories contain the same partition.
@@ -142,7 +142,8 @@ class _DumpLister:
         name = os.path.basename(directory)
         split = split_directory_name(name)
         if split is not None and split[1] is not DirectoryKind.LIVE:
-            # A path of an input is listed even if Kafka marked it as deleted or stray.
+            # A directory that an input path names is listed even if Kafka marked it as deleted or
+            # stray.
             is_complete = split[1] in (DirectoryKind.DELETE, DirectoryKind.STRAY)
             if not is_complete or directory not in map(absolute_path, self._inputs):
                 self._skip(directory, _REASONS[split[1]])
@@ -183,7 +184,7 @@ class _DumpLister:
         self._skip_links(entries)
         self._root_names[directory] = {entry.name for entry in entries}
         live_partitions = dict(self._live_partitions(entries))
-        # If only some topics are selected, pages would also contain objects of all other topics.
+        # A paged listing would also contain the objects of all topics that are not selected.
         is_paged = scheme_of(directory) in OBJECT_SCHEMES or is_backup_path(directory)
         if self._topics is None and is_paged:
             self._visit_stored_partitions(directory, live_partitions)
@@ -193,8 +194,8 @@ class _DumpLister:
     def _visit_stored_partitions(
         self, root: str, live_partitions: dict[str, TopicPartition]
     ) -> None:
-        """List partitions of an object store by pages; remove them from `live_partitions`."""
-        # Only object stores and backup repositories list pages.
+        """List partitions of an object store by pages; remove these from `live_partitions`."""
+        # Imported here, because only object stores and backup repositories list pages.
         from kafka_index.core.logdir.paged_listing import list_directories  # noqa: PLC0415
 
         for stored_directory in list_directories(root):
@@ -205,7 +206,7 @@ class _DumpLister:
                 self._visit_partition(path, partition, list_segments)
 
     def _live_partitions(self, entries: list[Entry]) -> Iterator[tuple[str, TopicPartition]]:
-        """Yield live partition directories; record the other entries as skipped."""
+        """Yield live partition directories; record misplaced or dead entries as skipped."""
         for entry in entries:
             split = split_directory_name(entry.name)
             if not entry.is_directory():
@@ -249,7 +250,7 @@ class _DumpLister:
         if segments is not None and len(segments):
             self.partitions.append(segments)
         self.listing.partition_directories.append(directory)
-        # A linked partition directory belongs to two data directories; a broker may run on either.
+        # A linked partition directory has two parents, and a broker may run on either of them.
         for parent in _data_directories(directory):
             parent_identity = identity_of(parent)
             if parent_identity not in self._listed_parents:
@@ -299,7 +300,7 @@ class _DumpLister:
                 self._skip(skipped_link.path, LINKED_OUT, skipped_link.target)
 
     def _skip_bad_checkpoints(self, directory: str) -> None:
-        """Record the listed checkpoints on which a broker fails as skipped."""
+        """Record offset checkpoints on which a broker fails as skipped."""
         checkpoints_by_directory = (
             run_cache("checkpoints") if store_of(directory).needs_requests else {}
         )
@@ -325,12 +326,12 @@ def _data_directories(directory: str) -> tuple[str, ...]:
     parent = os.path.dirname(directory)
     store = store_of(directory)
     real, real_parent = os.path.dirname(store.real_path(directory)), store.real_path(parent)
-    # Links within a data directory are ignored, because Kubernetes mounts volumes with such links.
+    # A link to a path within the parent does not count: Kubernetes mounts volumes with such links.
     return (parent,) if real == parent or is_within(real, [real_parent]) else (parent, real)
 
 
 def _list_plain(partition: TopicPartition, directory: str) -> PartitionSegments | None:
-    """Return the segments of a plain local directory; None if entries must be inspected."""
+    """Return the segments of a local directory; None if each entry must be inspected."""
     if store_of(directory).needs_requests:
         return None
     try:
@@ -380,7 +381,7 @@ def no_topic_matches(topics: re.Pattern[str], known_topics: Iterable[str], path:
 
 
 def _suggest_topics(pattern: str, names: Sequence[str]) -> str | None:
-    """Return a hint with names similar to the alternatives of a pattern, or None.
+    """Return a hint with topic names similar to the alternatives of a pattern, or None.
 
     Topic names contain no commas, so a comma is treated as a separator of alternatives.
     """
@@ -406,7 +407,7 @@ def _suggest_topics(pattern: str, names: Sequence[str]) -> str | None:
 
 
 def did_you_mean(name: str, names: Iterable[str]) -> str | None:
-    """Return a hint with names similar to `name`, None if no name is similar."""
+    """Return a hint with the names that are similar to `name`, or None."""
     return _suggestion(
         difflib.get_close_matches(name, sorted(set(names)), _MAX_SUGGESTIONS, _MIN_SIMILARITY)
     )

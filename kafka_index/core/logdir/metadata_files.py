@@ -1,4 +1,4 @@
-"""Metadata files of a dump, at the root of a data directory or in a partition directory.
+"""Read metadata files at the root of a data directory, or in a partition directory.
 
 Functions return None for a missing file. They raise `BadFileError` for a file that Kafka cannot
 read, and a retriable `InputError` for a file that this process may not read. Sources: Kafka's
@@ -50,7 +50,7 @@ from kafka_index.core.fs.inputs import (
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.uris import is_segment_path
 
-# A broker creates these files before it reads them, which fails for a broken link
+# A broker creates these files before it reads them. If the path is a broken link, this fails
 # (CheckpointFile).
 _CREATED_FIRST = frozenset({*OFFSET_CHECKPOINTS, LEADER_EPOCH_CHECKPOINT})
 _FIELD_SEPARATOR = re.compile(r":[ \t\n\v\f\r]+")
@@ -87,8 +87,8 @@ def read_file(path: str) -> bytes | None:
         with open(path, "rb") as file:
             return file.read()
     except OSError as error:
-        # A broker first tests whether partition.metadata exists, and finds that a circular link
-        # does not. It opens all other files without this test.
+        # A broker tests whether partition.metadata exists before it opens the file, and treats a
+        # circular link as missing. It opens all other files without this test.
         is_circular = error.errno == errno.ELOOP and name == PARTITION_METADATA
         if error.errno == errno.ENOENT or is_circular:
             if name in _CREATED_FIRST and os.path.islink(path):
@@ -103,9 +103,9 @@ def is_null_device(status: os.stat_result) -> bool:
 
 
 def read_text(path: str) -> str | None:
-    """Return the text of a file with its line ends, None if it does not exist.
+    """Return the text of a file with unchanged line ends, None if the file does not exist.
 
-    Raises the errors of `read_file`, and `BadFileError` if it is not UTF-8.
+    Raises the errors of `read_file`, and `BadFileError` if the file is not UTF-8.
     """
     data = read_file(path)
     try:
@@ -126,10 +126,10 @@ def read_epochs(directory: str) -> LeaderEpochCache:
 
 
 def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCache:
-    """Read leader epochs like `read_epochs`; record a malformed file as skipped.
+    """Read leader epochs like `read_epochs`, but add a malformed file to `skipped`.
 
-    Returns no epochs for a malformed file. Raises `InputError` if this process may not read the
-    file.
+    The result for a malformed file has no epochs. Raises `InputError` if this process may not read
+    the file.
     """
     try:
         return read_epochs(directory)
@@ -147,9 +147,9 @@ def read_epochs_or_skip(directory: str, skipped: list[Skipped]) -> LeaderEpochCa
 def read_topic_id(directory: str) -> str | None:
     """Read the topic ID of a partition directory, None if there is no file.
 
-    Raises the errors of `read_text`. Raises `OfflineAtOnceError` if the file is malformed and a
-    broker takes the data directory offline. Raises `StartRefusedError` if a line is missing or the
-    ID is invalid, and a broker exits. Source: ``PartitionMetadataReadBuffer``.
+    Raises the errors of `read_text`. Raises `OfflineAtOnceError` if the file is malformed, so that
+    a broker takes the data directory offline. Raises `StartRefusedError` if a line is missing or
+    the ID is invalid, so that a broker exits. Source: ``PartitionMetadataReadBuffer``.
     """
     path = os.path.join(directory, PARTITION_METADATA)
     text = read_text(path)
@@ -157,7 +157,7 @@ def read_topic_id(directory: str) -> str | None:
 
 
 def parse_topic_id(text: str, path: str) -> str:
-    """Parse the topic ID in the text of a file; raises the errors of `read_topic_id`."""
+    """Parse the text of a ``partition.metadata``; raises the errors of `read_topic_id`."""
     lines = java_lines(text)
     version = parse_java_integer(_parse_field(lines, 0, path), INT32_MAX)
     if version is None or version < 0:
@@ -242,7 +242,7 @@ class MetaProperties:
         return self.value("cluster.id")
 
     def value(self, name: str) -> str | None:
-        """Return a property, including trailing whitespace."""
+        """Return the value of a property, including trailing whitespace."""
         entry = self.properties.get(name)
         return None if entry is None else entry.value
 
@@ -252,9 +252,10 @@ class MetaProperties:
 
     @classmethod
     def read(cls, directory: str) -> MetaProperties | None:
-        """Read the file of a directory, None if it does not exist.
+        """Read ``meta.properties`` in a data directory; None if the file does not exist.
 
-        Raises `DirectoryFailsError` if a broker cannot read it and marks the directory offline.
+        Raises `DirectoryFailsError` if a broker cannot read the file, and marks the directory
+        offline.
         """
         path = os.path.join(directory, META_PROPERTIES)
         data = read_file(path)
@@ -262,7 +263,7 @@ class MetaProperties:
 
     @classmethod
     def parse(cls, data: bytes, path: str) -> MetaProperties:
-        """Parse the bytes of a file; raises `DirectoryFailsError` as `read` does."""
+        """Parse the bytes of a ``meta.properties``; raises `DirectoryFailsError` like `read`."""
         properties = _load_properties(data, path)
         parsed = cls(path, properties)
         version = parse_java_integer(

@@ -42,9 +42,10 @@ _MAX_LOG_NAME = str(INT64_MAX).zfill(OFFSET_DIGITS) + LOG_SUFFIX
 
 @dataclass(frozen=True, slots=True)
 class StoredDirectory:
-    """The objects below a prefix whose last component is `name`.
+    """The objects of one directory of an object store; `name` is the name of the directory.
 
-    The rows have name, size, time and version of each object, sorted by name.
+    Each row has the name, size, modification time and version of an object; rows are sorted by
+    name.
     """
 
     name: str
@@ -69,7 +70,7 @@ class StoredDirectory:
         return list(entries.values())
 
     def plain_segments(self, partition: TopicPartition, directory: str) -> PartitionSegments | None:
-        """Return the segments of a partition, None if its entries must be inspected.
+        """Return the segments of a partition; None if each entry must be inspected.
 
         `kafka_index.core.logdir.segment_table.list_plain_partition` applies the same rules.
         """
@@ -90,7 +91,7 @@ class StoredDirectory:
         is_start_entry = pc.or_(
             pc.and_(
                 pc.ends_with(all_names, SNAPSHOT_SUFFIX),
-                # Names have equal length, so string order is offset order.
+                # Snapshot names have equal length, so string order is offset order.
                 pc.less_equal(
                     all_names, digits[0].as_py() + SNAPSHOT_SUFFIX if len(digits) else ""
                 ),
@@ -118,7 +119,7 @@ class StoredDirectory:
 
 
 def list_directories(root: str) -> Iterator[StoredDirectory]:
-    """Yield the directories below a prefix of an object store, from one paged listing.
+    """List the objects below a prefix of an object store by pages, and yield them by directory.
 
     Raises `KafkaIndexError` if the store cannot be read.
     """
@@ -138,7 +139,8 @@ def list_directories(root: str) -> Iterator[StoredDirectory]:
 def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Entry]]]:
     """Yield directories with their entries, in no particular order; skip unreadable directories.
 
-    If most directories below a prefix of an object store are requested, they share a listing.
+    If `directories` has most directories below a prefix of an object store, the prefix is listed
+    once for all of them.
     """
     directories_by_root: dict[str, list[str]] = {}
     for directory in directories:
@@ -154,7 +156,7 @@ def scan_directories(directories: Iterable[str]) -> Iterator[tuple[str, list[Ent
                     yield path, stored_directory.entries(path)
                     del unlisted[path]
         for path in unlisted:
-            # A folder of index files can be missing.
+            # A folder of index files may not exist.
             with suppress(KafkaIndexError):
                 yield path, scan_directory(path)
 
@@ -167,7 +169,7 @@ def _prefers_listing(directories: Sequence[str], root: str) -> bool:
 
 
 def _split_page(page: pa.RecordBatch) -> Iterator[tuple[str, pa.RecordBatch]]:
-    """Yield the rows of each folder of a page, without objects outside folders."""
+    """Yield the rows of a page by folder; skip objects that are in no folder."""
     folders_and_names = pc.extract_regex(page["path"], _FOLDER_AND_NAME)
     is_inside = pc.is_valid(folders_and_names)
     folders_and_names, page = folders_and_names.filter(is_inside), page.filter(is_inside)

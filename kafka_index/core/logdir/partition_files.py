@@ -1,4 +1,4 @@
-"""The live segments among the files of a partition directory.
+"""Find the live segments among the files of a partition directory.
 
 A killed broker can leave the files of an interrupted compaction or split. Live segments are those
 that the broker would load at its next start, according to passes one to four of `LogLoader.load`.
@@ -30,7 +30,8 @@ from kafka_index.core.fs.inputs import BROKEN_LINK, NOT_A_FILE, Skipped, note_un
 from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import ByteSource, Entry
 
-#: Segments from table rows have no log file; their modification times are at most this.
+#: Segments that are built from table rows have no ``.log``. Their modification times are at most
+#: this value.
 NO_LOG_MTIME_NS = -(1 << 62)
 
 _DEAD_REASONS = {
@@ -39,15 +40,15 @@ _DEAD_REASONS = {
 }
 _LOG_ENDINGS = (LOG_SUFFIX, *(LOG_SUFFIX + suffix for suffix in TRANSIENT_SUFFIXES))
 
-# Fields that determine the next offset: base offset at byte 0, length at byte 8, magic at byte 16,
-# last offset delta at byte 23.
+# Header fields of a batch from which the next offset follows: base offset at byte 0, length at byte
+# 8, magic at byte 16, last offset delta at byte 23.
 _HEADER = struct.Struct(">qi4xb6xi")
 _OVERHEAD_BYTES = 12
 _SHORT_HEADER_BYTES = 17
 _MIN_LENGTH = 14
 _MAGIC_2 = 2
 _MAGIC_2_HEADER_BYTES = 61
-# Bytes per request when only the headers of a remote log are read.
+# Bytes per request when only the batch headers of a remote ``.log`` are read.
 _HEADERS_WINDOW_BYTES = 64 << 10
 
 
@@ -58,17 +59,18 @@ class TieredPartition:
     Attributes
     ----------
     local_directory
-        None if no log directory with this partition was given.
+        The partition directory on a local disk; None if the input has none.
     log_start_offset
-        Offsets below this offset were deleted.
+        All offsets below this offset were deleted.
     is_lower_bound
-        The log may start later, because only the base offset of the first segment is known.
+        True if the log may start later than `log_start_offset`, which is only the base offset of
+        the first segment.
     local_start_offset
         Base offset of the first local segment, None if there is none.
     tiered_end_offset
-        The last uploaded offset, -1 for none.
+        The last offset in remote segments, -1 if there are none.
     epochs
-        The leader epochs from the log start on.
+        The leader epochs of offsets from the log start offset on.
     """
 
     topic_id: str
@@ -82,18 +84,18 @@ class TieredPartition:
 
 @dataclass(frozen=True, slots=True)
 class SegmentFile:
-    """The log of one live segment, as listed.
+    """The ``.log`` of one live segment, as listed.
 
     Attributes
     ----------
     log_path
         Absolute path or URI of the ``.log`` (or live ``.log.swap``).
     log_mtime_ns
-        Modification time in nanoseconds since the epoch.
+        Modification time of the ``.log`` in nanoseconds since 1970.
     is_last
-        Whether the directory has no later segment. Only the last log can be preallocated.
+        Whether the directory has no later segment. Only the last ``.log`` can be preallocated.
     log_version
-        Version of an object in an object store, otherwise empty.
+        Version of the ``.log`` if it is an object in an object store, otherwise empty.
     """
 
     topic: str
@@ -124,12 +126,12 @@ class SegmentFile:
 
     @property
     def has_log(self) -> bool:
-        """Whether the segment has a log file with checkpoints, rather than table rows."""
+        """Whether the segment has a ``.log`` file; otherwise it is built from table rows."""
         return self.log_mtime_ns > NO_LOG_MTIME_NS
 
 
 def parse_base_offset(path: str) -> int:
-    """Return the base offset in the name of a segment's file.
+    """Return the base offset in the name of a segment file.
 
     Raises `InputError` if the name has no base offset.
     """
@@ -169,7 +171,7 @@ class _PartitionEntries:
                 (self.swaps if transient == SWAP_SUFFIX else self.logs)[base_offset] = entry
         elif transient == SWAP_SUFFIX and kind in INDEX_SUFFIXES:
             self.swap_indexes[base_offset] = entry
-        # The broker parses the offset of each .cleaned file, whatever its kind.
+        # A broker uses the base offsets of all .cleaned files, of logs and of index files.
         if transient == CLEANED_SUFFIX and entry.file_error() is None:
             self.cleaned.append(base_offset)
 
@@ -179,11 +181,12 @@ def list_partition(
 ) -> tuple[list[SegmentFile], list[Skipped]]:
     """Separate live segments of a partition directory from other entries.
 
-    Segments are in no particular order, and only logs are inspected. Index files, snapshots,
-    checkpoints and unknown files are not listed. A ``.swap`` at or above the lowest ``.cleaned``
-    offset belongs to an unfinished split and is ignored (KAFKA-6264). Live ``.log.swap`` files are
-    segments. They replace every segment whose base offset is between the lowest of them and their
-    highest next offset. Source: LogLoader.removeTempFilesAndCollectSwapFiles and LogLoader.load.
+    The segments are in no particular order. Index files, snapshots, checkpoints and unknown files
+    are in neither list. A ``.swap`` at or above the lowest ``.cleaned`` offset belongs to an
+    unfinished split and is ignored (KAFKA-6264). Live ``.log.swap`` files are segments. They
+    replace every ``.log`` whose base offset is at least the lowest base offset of the swap files,
+    and below their highest next offset. Source: LogLoader.removeTempFilesAndCollectSwapFiles and
+    LogLoader.load.
     """
     files = _PartitionEntries()
     for entry in entries:
@@ -212,7 +215,7 @@ def list_partition(
 
 
 def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skipped]:
-    """Remove the segments that live swap files replace from `logs`."""
+    """Remove from `logs` the segments that live swap files replace; return them as skipped."""
     if not swaps or not logs:
         return []
     swap_range = read_swap_range({offset: entry.path for offset, entry in swaps.items()})
@@ -222,7 +225,8 @@ def _drop_replaced(logs: dict[int, Entry], swaps: dict[int, Entry]) -> list[Skip
     )
     skipped = []
     for offset in list(logs):
-        # A swap file without batches has an empty range, but replaces the log with its base offset.
+        # A swap file without batches has an empty offset range, but still replaces the ``.log`` of
+        # the same base offset.
         if first_offset <= offset < end_offset or offset in swaps:
             reason = (
                 "a completed compaction or split replaced this log: the swap files from "
@@ -238,7 +242,7 @@ def _drop_unfinished_split(
     lone_indexes: dict[int, Entry],
     lowest_cleaned: int,
 ) -> list[Skipped]:
-    """Remove the swap files of an unfinished split, which the broker would delete."""
+    """Remove the swap files of an unfinished split, which a broker would delete at startup."""
     reason = (
         "the split is unfinished: a broker deletes this file because of the .cleaned file at "
         f"offset {lowest_cleaned} (KAFKA-6264)"
@@ -283,8 +287,8 @@ def _to_segment(
 class SwapRange:
     """The offset range of swap files: lowest base offset to highest next offset.
 
-    `doubts` has a reason for each log whose end is uncertain, by path. A broker does not start on a
-    corrupt swap file.
+    `doubts` has, by path, the reason why the end offset of a swap file is uncertain. A broker does
+    not start on a corrupt swap file.
     """
 
     first_offset: int
@@ -312,11 +316,11 @@ class _SwapEnd:
 
 
 def _read_swap_end(path: str, base_offset: int) -> _SwapEnd:
-    """Return the offset after the last batch of a log, using batch headers only.
+    """Return the offset after the last batch of a swap file, reading only batch headers.
 
-    For a corrupt log, this is the end of the batches before the corruption, and `doubt` has the
-    reason. An incomplete last batch is ignored. The result is the base offset if the log has no
-    batch (LogSegment.readNextOffset).
+    For a corrupt swap file, this is the offset after the last batch before the corruption, and
+    `doubt` has the reason. An incomplete last batch is ignored. Without batches, the result is the
+    base offset (LogSegment.readNextOffset).
     """
     try:
         log = store_of(path).open(path)
@@ -342,7 +346,8 @@ def _scan_headers(log: ByteSource, base_offset: int) -> _SwapEnd:
                 return _SwapEnd(next_offset, f"the end of the log is unknown: {error.message}")
             start_bytes = position_bytes
         window_offset = position_bytes - start_bytes
-        # Padded, because a very short old message may end before the delta field.
+        # Padded, because a short v0 or v1 message may end before the position of the last offset
+        # delta.
         padded = (
             window[window_offset : window_offset + _HEADER.size]
             .tobytes()

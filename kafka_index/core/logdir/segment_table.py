@@ -1,4 +1,4 @@
-"""The segments of a dump as columns; and lost logs whose index files remain.
+"""The segments of a dump as columns, and the detection of lost logs whose index files remain.
 
 Retention and the log cleaner rename and delete all files of a segment together, the log first. If
 only an index file remains, its log was therefore lost in another way. Producer snapshots are not
@@ -43,7 +43,7 @@ from kafka_index.core.fs.registry import scan_directory, store_of
 from kafka_index.core.fs.store import Entry
 from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: One `SegmentFile` per row.
+#: Each row has the fields of a `SegmentFile`.
 SEGMENT_SCHEMA = pa.schema(
     [
         pa.field("topic", pa.string(), nullable=False),
@@ -66,18 +66,19 @@ _LOG_ENDINGS = ("", *TRANSIENT_SUFFIXES)
 
 @dataclass(frozen=True, eq=False, slots=True)
 class PartitionSegments:
-    """The live segments of a partition, as columns of shape (n,) by base offset.
+    """The live segments of a partition as columns of shape (n,), sorted by base offset.
 
     Attributes
     ----------
     versions
-        Versions of logs in an object store, otherwise None.
+        Versions of the ``.log`` objects in an object store, otherwise None.
     irregular
         The segments as objects, if the columns are not sufficient, as for swap files.
     start_entries
-        Leader epochs, and snapshots at or below the first segment. None unless listed by pages.
+        The leader epoch checkpoint, and snapshots at or below the first base offset. None unless
+        the partition was listed by pages.
     lone_indexes
-        Index files without a log. None unless listed by pages.
+        Index files without a ``.log``. None unless the partition was listed by pages.
     """
 
     partition: TopicPartition
@@ -156,7 +157,7 @@ class PartitionSegments:
         return pc.binary_join_element_wise(folder, self.log_names(), "")
 
     def log_versions(self) -> pa.StringArray:
-        """Return the versions of the logs; empty strings if the store has none."""
+        """Return the versions of the ``.log`` objects, empty strings if the store has none."""
         if self.irregular:
             return pa.array([segment.log_version for segment in self.irregular], pa.string())
         return pa.repeat("", len(self)) if self.versions is None else self.versions
@@ -190,7 +191,7 @@ class SegmentTable(Sequence[SegmentFile]):
 
     @classmethod
     def from_files(cls, segments: Iterable[SegmentFile]) -> SegmentTable:
-        """Convert sorted segments."""
+        """Create a table from segments that are sorted by topic, partition and base offset."""
         if isinstance(segments, SegmentTable):
             return segments
         key = attrgetter("topic", "partition")
@@ -209,7 +210,7 @@ class SegmentTable(Sequence[SegmentFile]):
         return int(self._row_ends[-1]) if len(self._row_ends) else 0
 
     def __iter__(self) -> Iterator[SegmentFile]:
-        """Iterate over the segments; creates objects for one partition at a time."""
+        """Iterate over the segments, creating the objects partition by partition."""
         for partition in self.partitions:
             yield from partition.files()
 
@@ -231,8 +232,9 @@ class SegmentTable(Sequence[SegmentFile]):
 def list_plain_partition(partition: TopicPartition, directory: str) -> PartitionSegments | None:
     """List a local partition directory; None if it must be listed entry by entry.
 
-    This is the case after an interrupted compaction, split or deletion, or if a log is not a
-    regular file or cannot be inspected. Raises `OSError` if the directory cannot be read.
+    The result is None after an interrupted compaction, split or deletion, if a link exists, or if a
+    ``.log`` is not a regular file or cannot be inspected. Raises `OSError` if the directory cannot
+    be read.
     """
     names: list[str] = []
     sizes: list[int] = []
@@ -255,7 +257,7 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
             times.append(status.st_mtime_ns)
     digits = [name[:OFFSET_DIGITS] for name in names]
     joined = "".join(digits)
-    # Numbers of 20 digits can exceed the maximum offset, and are then not offsets.
+    # A number of 20 digits can exceed the maximum offset; the file is then not a log.
     if names and not (joined.isascii() and joined.isdigit() and max(digits) <= _MAX_DIGITS):
         return None
     offsets = np.array(list(map(int, digits)), np.int64)
@@ -270,7 +272,7 @@ def list_plain_partition(partition: TopicPartition, directory: str) -> Partition
 
 
 def list_lost_logs(partition: PartitionSegments) -> dict[int, int]:
-    """Run `find_lost_logs` for the directory of a partition."""
+    """Find the lost logs of a partition, as `find_lost_logs` does."""
     entries: Iterable[Entry] | None = partition.lone_indexes
     if entries is None:
         entries = scan_directory(partition.directory)
@@ -278,9 +280,9 @@ def list_lost_logs(partition: PartitionSegments) -> dict[int, int]:
 
 
 def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) -> dict[int, int]:
-    """Return the logs of a partition that were neither deleted nor replaced by a broker.
+    """Return the lost logs of a partition: index files exist, but neither a log nor a replacement.
 
-    The key is a base offset, and the value is the offset after the last entry of the index files.
+    The key is the base offset, and the value is the offset after the last entry of the index files.
     """
     by_name = {entry.name: entry for entry in entries}
     live_segments = sorted(segments, key=lambda segment: segment.base_offset)
@@ -296,7 +298,8 @@ def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) ->
         if any(log is not None and log.file_error() is None for log in logs):
             continue
         live_before = bisect(live_base_offsets, base_offset)
-        # A swap file replaces this log, which the broker has deleted or is deleting.
+        # The live segment at or before this base offset is a swap file: it replaces the log, which
+        # a broker has deleted or is deleting.
         if live_before and live_segments[live_before - 1].log_path.endswith(SWAP_SUFFIX):
             continue
         end_offset = _indexed_end_offset(entry, base_offset, parsed.kind)
@@ -306,7 +309,7 @@ def find_lost_logs(entries: Iterable[Entry], segments: Sequence[SegmentFile]) ->
 
 
 def _indexed_end_offset(entry: Entry, base_offset: int, suffix: str) -> int | None:
-    """Return the offset after the last entry of an index, None if it has no entries.
+    """Return the offset after the last entry of an index file, None if it has no entries.
 
     Raises `KafkaIndexError` if the disk or the store fails, and `ReadError` if the file is removed.
     """
@@ -326,7 +329,7 @@ def _indexed_end_offset(entry: Entry, base_offset: int, suffix: str) -> int | No
     if dtype is None:
         return base_offset + 1
     if not data.strip(b"\0"):
-        # Preallocated and empty.
+        # The index file is preallocated, but has no entries.
         return None
     offsets = _index_entries(data, dtype)["relative_offset"].astype(np.int64)
     is_valid = len(offsets) > 0 and offsets[0] >= 0 and bool((np.diff(offsets) >= 0).all())
@@ -334,13 +337,13 @@ def _indexed_end_offset(entry: Entry, base_offset: int, suffix: str) -> int | No
 
 
 def _index_entries(data: bytes, dtype: np.dtype[np.void]) -> NDArray[np.void]:
-    """Return the entries of an index without zero padding."""
+    """Return the entries of an index file, without zero padding."""
     entries = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
     return entries[: np.flatnonzero(entries != np.zeros((), dtype)).max(initial=-1) + 1]
 
 
 def has_entries_beyond(segment: SegmentFile, first_offset: int, end_offset: int) -> bool:
-    """Return whether index files of a log have entries in the range after its end.
+    """Return whether an index file of a segment ends with an entry in a range of offsets.
 
     Raises `KafkaIndexError` if the disk or the store fails.
     """
