@@ -1,10 +1,10 @@
 """Repair of missing offsets from other copies of a partition.
 
-Offsets that the base copy lacks are repaired by the intact batches of other copies with the same
+Missing offsets of the base copy are restored from intact batches of other copies with the same
 history. Two copies have the same history at a range if their nearest common batches before and
 after the range have equal last offset, leader epoch and checksum. If no common batch follows the
-range, the leader epoch of each batch must be the epoch of the base copy at that offset. So
-divergent histories are never joined.
+range, the leader epoch of each batch must be the epoch of the base copy at that offset. So records
+of divergent histories are never mixed.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _CACHED_LOGS = 4
 
 
 class BatchRange(NamedTuple):
-    """Consecutive batches of a log: bytes, offsets, and the base offset of the segment."""
+    """Adjacent batches of a ``.log`` file: bytes, offsets, and base offset of the segment."""
 
     path: str
     start_bytes: int
@@ -62,7 +62,7 @@ class BatchRange(NamedTuple):
 
 
 def write_batches(path: str, batches: Sequence[BatchRange]) -> None:
-    """Write a log of the output from batches of logs."""
+    """Write a log of the output from byte ranges of other logs."""
     with ExitStack() as stack:
         paths = {batch_range.path for batch_range in batches}
         logs = {log_path: stack.enter_context(MappedFile(log_path)).array for log_path in paths}
@@ -80,16 +80,16 @@ OffsetRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class RangeRepair:
-    """The batches of other copies that repair a range of offsets, the end exclusive.
+    """Batches of other copies for a range of missing offsets; all range ends are exclusive.
 
     Attributes
     ----------
     first_offset, end_offset : int
-        The range.
+        The range of missing offsets.
     batches : tuple of BatchRange
-        The batches, in offset order.
+        The batches to insert, in offset order.
     replicas : tuple of str
-        The copies with the same history.
+        The directories of the copies with the same history as the base copy.
     missing : tuple of (int, int)
         The offsets that no copy has, and that compaction does not explain.
     damaged : tuple of (int, int)
@@ -107,7 +107,7 @@ class RangeRepair:
     rejected: tuple[BatchRange, ...] = ()
 
     def covers(self, first_offset: int, end_offset: int) -> bool:
-        """Return whether copies were searched for a range of offsets, the end exclusive."""
+        """Return whether copies were searched for all offsets of a range."""
         return (
             bool(self.replicas)
             and self.first_offset <= first_offset
@@ -120,7 +120,7 @@ class RangeRepair:
         return self.covers(*span) and subtract_ranges([span], self.missing) == [span]
 
     def rejecting_replicas(self, first_offset: int, end_offset: int) -> list[str]:
-        """Return the copies with rejected batches in a range, the end exclusive."""
+        """Return the directories of copies with rejected batches in a range."""
         directories = (
             os.path.dirname(batch_range.path)
             for batch_range in self.rejected
@@ -214,7 +214,7 @@ class ReplicaRepair:
     def find_head(
         self, start_offset: int, end_offset: int, cleaned_to: int | None = None
     ) -> RangeRepair:
-        """Return the batches of other copies, starting with the batch at the log start offset."""
+        """Like `find`, but begin with the batch that contains the log start offset."""
         first_offset = start_offset
         for replica in self._other_replicas:
             for number in _overlapping(replica, start_offset, start_offset + 1):
@@ -231,7 +231,8 @@ class ReplicaRepair:
         comparison_after = self._compare_nearest(replica, end_offset, is_after=True)
         if _Comparison.DIFFERS in (comparison_before, comparison_after):
             return
-        # Copies with a common batch have equal records before the batch.
+        # If an equal batch follows the range, both copies have the same history in the range:
+        # leader epochs need no check.
         base_epochs = (
             None if comparison_after is _Comparison.EQUAL else self._base_epochs(end_offset)
         )
@@ -247,7 +248,7 @@ class ReplicaRepair:
             )
 
     def _compare_nearest(self, replica: Replica, offset: int, *, is_after: bool) -> _Comparison:
-        """Compare the nearest common batches of the base and a copy, before or after an offset."""
+        """Compare the overlapping batches of base and copy that are nearest to an offset."""
         base = self._base
         if base is None:
             return _Comparison.NONE
@@ -277,7 +278,7 @@ class ReplicaRepair:
         return _Comparison.NONE
 
     def _base_epochs(self, end_offset: int) -> _BaseEpochs:
-        """Return the leader epochs of the base copy from an offset to the log end."""
+        """Return leader epochs of base batches from an offset on, and the epoch checkpoint."""
         base = self._base
         later_epochs: set[int] = set()
         cache = LeaderEpochCache()
@@ -292,7 +293,7 @@ class ReplicaRepair:
         return _BaseEpochs(later_epochs - {NO_LEADER_EPOCH}, cache)
 
     def _intact_batches(self, replica: Replica, number: int) -> IntactBatches:
-        """Return the intact batches of a log, from a cache of the latest logs."""
+        """Return the intact batches of a log; cache the most recently used logs."""
         files = replica.segments.files()
         segment = files[number]
         batches = self._read_logs.pop(segment.log_path, None)
@@ -308,7 +309,7 @@ class ReplicaRepair:
 
 
 class _Comparison(Enum):
-    """The comparison of the nearest batches that two copies have in common."""
+    """Whether the nearest overlapping batches are equal; `NONE` if no batches overlap."""
 
     NONE = "none"
     EQUAL = "equal"
@@ -318,8 +319,8 @@ class _Comparison(Enum):
 class _BaseEpochs(NamedTuple):
     """The leader epochs of later batches of the base copy, and its leader epoch checkpoint.
 
-    A leader epoch has a single leader. So two copies that have an epoch at a later offset are equal
-    before this offset.
+    A leader epoch has a single leader. So if the base copy has an epoch at a later offset, earlier
+    batches of this epoch in another copy belong to the same history.
     """
 
     later_epochs: set[int]
@@ -338,7 +339,7 @@ class _BaseEpochs(NamedTuple):
 
 @dataclass(slots=True)
 class _Position:
-    """A position in the logs of a copy, and whether the preceding batches are intact."""
+    """The next expected offset in a copy, and whether the bytes before it are intact."""
 
     next_offset: int
     is_adjacent: bool = False
@@ -346,7 +347,7 @@ class _Position:
 
 @dataclass(frozen=True, slots=True)
 class _ReplicaBatches:
-    """The batches of a copy's log in a range of offsets, and the missing offsets of the log."""
+    """The batches of a copy's log in a range of offsets, and the gaps between intact batches."""
 
     segment: SegmentFile
     rows: IntactRows
@@ -363,7 +364,7 @@ class _ReplicaBatches:
         end_offset: int,
         base_epochs: _BaseEpochs | None,
     ) -> _ReplicaBatches:
-        """Select the batches of a log, and move the position to the end of the log."""
+        """Select the batches of a log in a range, and advance `position` to the log end."""
         rows = batches.in_order
         rows_in_range = batches.by_offset
         rows_in_range = rows_in_range[
@@ -390,13 +391,13 @@ class _ReplicaBatches:
         return cls(segment, rows_in_range, gaps, int(cleaned_offsets.max(initial=0)))
 
     def explained(self, cleaned_to: int) -> list[OffsetRange]:
-        """Return the missing offsets that the log cleaner has removed."""
+        """Return the gaps that compaction up to `cleaned_to` explains."""
         limit = max(cleaned_to, self.cleaned_end)
         return [gap for gap in self.gaps if gap[1] <= limit]
 
 
 def _overlapping(replica: Replica, first_offset: int, end_offset: int) -> list[int]:
-    """Return the numbers of the logs that may have offsets of a range, the end exclusive."""
+    """Return the indexes of the copy's segments that may contain offsets of a range."""
     bases = replica.segments.base_offsets
     first_number = max(int(np.searchsorted(bases, first_offset, "right")) - 1, 0)
     return list(range(first_number, int(np.searchsorted(bases, end_offset, "left"))))
@@ -412,7 +413,7 @@ def _batches_around(rows: IntactRows, offset: int, *, is_after: bool) -> IntactR
 def _select_batches(
     replica_batches: _ReplicaBatches, ranges: Sequence[OffsetRange], batches: list[BatchRange]
 ) -> list[OffsetRange]:
-    """Add the batches in ranges of offsets to the batches; return the remaining ranges."""
+    """Append the batches in the offset ranges to `batches`; return ranges without batches."""
     covered_ranges = []
     for first_offset, end_offset in ranges:
         first_row = int(np.searchsorted(replica_batches.rows["first_offset"], first_offset))
@@ -440,7 +441,7 @@ def _select_batches(
 
 
 def _join_neighbors(batches: Iterable[BatchRange]) -> list[BatchRange]:
-    """Sort batches by offset, and join neighbors in a log."""
+    """Sort batch ranges by offset, and join ranges that are adjacent in the same log."""
     joined_ranges: list[BatchRange] = []
     for batch_range in sorted(batches, key=attrgetter("first_offset")):
         previous = joined_ranges[-1] if joined_ranges else None
@@ -459,7 +460,7 @@ def _join_neighbors(batches: Iterable[BatchRange]) -> list[BatchRange]:
 def subtract_ranges(
     ranges: Iterable[OffsetRange], subtracted_ranges: Iterable[OffsetRange]
 ) -> list[OffsetRange]:
-    """Return the parts of ascending ranges that are not in other ranges, the ends exclusive."""
+    """Return the parts of ascending ranges outside other ranges; range ends are exclusive."""
     removed_ranges = sorted(subtracted_ranges)
     remaining_ranges = []
     number = 0

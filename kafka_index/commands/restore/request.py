@@ -1,6 +1,7 @@
 """The request of ``restore``, and the requested log ends.
 
-A log ends before the first batch that has a timestamp after the time or contains the offset.
+A log is truncated before the first batch that has a timestamp after the requested time or contains
+the requested offset.
 """
 
 from __future__ import annotations
@@ -77,13 +78,13 @@ class ClusterMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """The end of a log: the time or the offset, whichever is reached first."""
+    """Where a log is truncated: at a time or an offset, whichever the log reaches first."""
 
     time_ms: int = INT64_MAX
     offset: int = INT64_MAX
 
     def first_excluded_row(self, batches: BatchColumns) -> int | None:
-        """Return the row of the first batch after the limit; None if there is no such batch."""
+        """Return the row of the first batch that the limit excludes; None if there is none."""
         is_excluded = batches.last_offset >= self.offset
         is_excluded |= batches.max_timestamp_ms > self.time_ms
         excluded_rows = is_excluded.nonzero()[0]
@@ -97,15 +98,15 @@ class Until:
     Attributes
     ----------
     time_ms : int, optional
-        The end of all logs.
+        All logs end before their first batch with a later timestamp.
     offsets : mapping of str to mapping of int to int
-        The end offset by topic and partition.
+        End offsets by topic and partition number.
     relative : str, optional
-        The value of the option if the time is relative to now.
+        The text of ``--until`` if its time is relative to now.
     transaction_ends : mapping of TopicPartition to int
-        The ends that transactions require.
+        The end offsets at the transaction boundary of a backup.
     is_consistent : bool
-        Whether `transaction_ends` replace the requested ends; they are at or before those ends.
+        Whether only `transaction_ends` apply; they are at or before the requested ends.
     """
 
     time_ms: int | None = None
@@ -116,12 +117,12 @@ class Until:
 
     @property
     def is_requested(self) -> bool:
-        """Whether an end was requested."""
+        """Whether ``--until`` was given."""
         return self.time_ms is not None or bool(self.offsets)
 
     @property
     def end_text(self) -> str:
-        """The requested end, for people; empty if no end was requested."""
+        """The requested end as shown in messages; empty if no end was requested."""
         if self.time_ms is not None:
             return time_text(self.time_ms)
         return "the requested offsets" if self.offsets else ""
@@ -208,7 +209,7 @@ class LogStartsKind(Kind):
 
 
 class TopicConfigsKind(Kind):
-    """Settings by topic."""
+    """Topic settings, keyed by topic name."""
 
     metavar = "TOPIC:NAME=VALUE"
     is_multiple = True

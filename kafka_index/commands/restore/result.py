@@ -63,7 +63,7 @@ class LostRange:
     first_timestamp_ms, last_timestamp_ms : int, optional
         Minimum and maximum timestamp in readable batch headers.
     records : int, optional
-        Number of records; None if unknown.
+        Number of lost records; None if unknown.
     size_bytes, position_bytes : int
         Size and position of the range in the log; the size is 0 if the dump lacks the bytes.
     is_known : bool
@@ -96,7 +96,7 @@ class LostRange:
 class GroupOffset:
     """A committed offset that is after the end of a restored log, or belongs to a renamed topic.
 
-    The end offset is None if the partition is not in the output.
+    `end_offset` is None if the partition is not in the output.
     """
 
     topic: str
@@ -109,7 +109,7 @@ class GroupOffset:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Return the offset, the log end, and the reason."""
+        """Return a message with the committed offset, the log end, and the reason."""
         commit = f"group {self.group} committed offset {self.offset} in {self.topic}-"
         commit += str(self.partition)
         if self.status == NOT_RENAMED:
@@ -129,7 +129,7 @@ class RestoredPartition:
     partition : TopicPartition
         The partition.
     source : str
-        Its directory in the dump.
+        The partition directory in the dump.
     topic_id : str
         The ID of its topic.
     base_offset, log_start_offset, log_end_offset : int
@@ -149,7 +149,8 @@ class RestoredPartition:
     open_producers : list of int
         Producers with an open transaction at the log end.
     is_edited : bool
-        Whether missing transaction markers were written again, or their records dropped.
+        Whether missing transaction markers were written, or records of transactions without a
+        marker were dropped.
     lost : list of LostRange
         Offsets that are not in the output.
     clamped : list of GroupOffset
@@ -161,7 +162,7 @@ class RestoredPartition:
     code, reason : str or None
         Why the partition was skipped; None if it was restored.
     retriable : bool
-        Whether the partition was skipped because of permission, disk, memory or network.
+        Whether the partition was skipped because of a permission, disk, memory or network problem.
     """
 
     partition: TopicPartition
@@ -284,11 +285,12 @@ class RestoreResult(Result):
     lacks_metadata : bool
         Whether the copied metadata log is damaged.
     until : str
-        The requested end of logs, for people; empty if none was requested.
+        The requested end of logs as text; empty if none was requested.
     of_topics : str
-        The restriction to some topics, for people; empty for all topics.
+        The selection of topics as text; empty if all topics were selected.
     records_by_line : dict of int to int
-        The number of dropped records by line of the key file, from 1; empty without keys.
+        The number of dropped records by line number in the key file, from 1; empty if no keys were
+        given.
     has_hard_links : bool
         Whether logs are hard links to logs of the dump.
     next_command : str or None
@@ -319,7 +321,7 @@ class RestoreResult(Result):
 
     @property
     def has_unclamped(self) -> bool:
-        """Whether an offset could not be reset as requested."""
+        """Whether a committed offset could not be reset as requested."""
         return self.clamps and any(offset.status == BEYOND_END for offset in self.beyond_end)
 
     @property
@@ -334,7 +336,7 @@ class RestoreResult(Result):
 
     @property
     def headline(self) -> str:
-        """The numbers of restored, lost and skipped partitions and records."""
+        """The summary line: restored and skipped partitions, lost records, committed offsets."""
         counts = self.counts
         partitions = plural(len(self.partitions), "partition")
         skipped_count = counts[f"partitions_{SKIPPED}"]
@@ -384,7 +386,7 @@ class RestoreResult(Result):
 
     @property
     def facts(self) -> list[str]:
-        """The effect of the requested end, of the keys to drop, and of hard links."""
+        """Lines about truncated logs, dropped records, and hard links."""
         facts = []
         if self.until:
             truncated_partitions = [restored for restored in self.partitions if restored.is_limited]
@@ -405,7 +407,7 @@ class RestoreResult(Result):
 
     @property
     def sections(self) -> list[Section]:
-        """Records by line of the keys, skipped partitions, offsets not reset, and the runbook."""
+        """Dropped records by key, skipped partitions, offsets not reset, and the runbook."""
         skip_reasons = [
             f"{restored.partition.directory_name}: {restored.reason}"
             for restored in self.partitions
@@ -438,7 +440,7 @@ class RestoreResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage if data is lost or skipped, the environment if another run may succeed."""
+        """The outcome: damage if data is lost or skipped, unless another run may succeed."""
         faults = [restored.retriable for restored in self.partitions if restored.is_skipped]
         faults += [False for restored in self.partitions if restored.lost]
         faults += [False] * (self.has_unclamped or self.lacks_metadata)
@@ -473,7 +475,7 @@ class RestoreResult(Result):
         return report_rows(self.partitions, [*self.beyond_end, *self.not_renamed])
 
     def _preview_rows(self) -> pa.Table:
-        """Return the columns that fit a screen."""
+        """Return the report with only the columns that fit a screen."""
         return self.to_arrow().select(_SHOWN_COLUMNS)
 
 
@@ -579,7 +581,7 @@ def _offset_row(offset: GroupOffset) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class RunbookFacts:
-    """The facts of the runbook that are not in the result."""
+    """Facts in the runbook that the `RestoreResult` does not contain."""
 
     link: Link
     identity: Mapping[str, str]
@@ -716,7 +718,7 @@ def _list_losses(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
 
 
 def _list_renamed_offsets(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
-    """Yield the number of committed offsets under the old name of each renamed topic."""
+    """Yield lines with the number of committed offsets under each old topic name."""
     for old_name, new_name in facts.renames.items():
         groups = Counter(offset.group for offset in result.not_renamed if offset.topic == old_name)
         if groups:
@@ -731,7 +733,7 @@ def _list_renamed_offsets(result: RestoreResult, facts: RunbookFacts) -> Iterato
 
 
 def _suggest_salvage_batches(salvaged_partitions: Sequence[RestoredPartition]) -> Iterator[str]:
-    """Yield the number of additional offsets that ``--salvage batches`` would keep."""
+    """Yield a line with the number of offsets that ``--salvage batches`` would also keep."""
     listed_count = 0
     for restored in salvaged_partitions:
         kept_offsets = sum(lost_range.kept_by_batches for lost_range in restored.lost)

@@ -1,4 +1,4 @@
-"""Repair of damaged logs: batches of other copies, truncation, or removal of corrupt batches."""
+"""Repair of damaged logs: insert batches of other copies, truncate, or remove corrupt batches."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class DamagedContent:
 
 
 def intact_ranges(rows: IntactRows) -> list[IntactRange]:
-    """Join intact batches, sorted by offset, to ranges of bytes."""
+    """Join adjacent intact batches to ranges; `rows` are sorted by offset."""
     if not len(rows):
         return []
     breaks = np.flatnonzero(rows["position_bytes"][1:] != rows["end_bytes"][:-1]) + 1
@@ -112,9 +112,9 @@ def intact_ranges(rows: IntactRows) -> list[IntactRange]:
 def damaged_content(
     log: Bytes, start_bytes: int, end_bytes: int, next_offset: int, edges: Iterable[int] = ()
 ) -> DamagedContent:
-    """Return the content of the plausible headers between two positions.
+    """Summarize the plausible batch headers between two byte positions.
 
-    After an implausible header, reading continues at the next edge.
+    After an implausible header, reading continues at the next position in `edges`.
     """
     ends = sorted(edge for edge in {*edges, end_bytes} if start_bytes < edge <= end_bytes)
     records: int | None = 0
@@ -126,7 +126,8 @@ def damaged_content(
         while position < range_end_bytes:
             header = _plausible_header(log, position, next_offset)
             size_bytes = 0 if header is None else LOG_OVERHEAD_BYTES + int(header["length"])
-            # A torn last batch has a usable header.
+            # A batch that crosses an edge is implausible. At the log end, the batch is torn, but
+            # its header is usable.
             if header is None or (position + size_bytes > range_end_bytes < len(log)):
                 records, position = None, range_end_bytes
                 break
@@ -142,7 +143,7 @@ def damaged_content(
 
 
 class EarlierBatches(NamedTuple):
-    """Complete batches whose base offset is below the next offset at their position.
+    """Complete batches whose base offset is below the offset expected at their position.
 
     Attributes
     ----------
@@ -151,7 +152,8 @@ class EarlierBatches(NamedTuple):
     has_only_batches : bool
         The range has no other bytes.
     repeated_position : int, optional
-        The position of the first repeated batch, if each batch is a copy of another batch.
+        If each of the batches is a copy of an intact batch: the lowest position of these intact
+        batches.
     """
 
     first_offset: int
@@ -170,9 +172,10 @@ def earlier_batches(
     *,
     is_searched: bool,
 ) -> EarlierBatches | None:
-    """Return the valid batches with decreasing offsets between two positions; None if none exist.
+    """Return valid batches below `next_offset` between two positions; None if none exist.
 
-    If `is_searched`, other bytes may precede the batches. `ranges` are intact ranges of the log.
+    If `is_searched`, bytes between the batches are skipped; otherwise such bytes end the search.
+    `ranges` are intact ranges of the log.
     """
     log_bytes = InMemoryLog(log[:end_bytes])
     bounds = OffsetBounds(0, INT64_MAX)
@@ -211,7 +214,7 @@ def earlier_batches(
 def _first_repeated_position(
     log: Bytes, spans: Sequence[tuple[int, int]], ranges: Sequence[IntactRange]
 ) -> int | None:
-    """Return the position of the first repeated batch; None if a batch is not a copy."""
+    """Return the lowest position of the copied intact batches; None if a batch is no copy."""
     contents = [
         _remove_epoch(log[start_bytes:end_bytes].tobytes()) for start_bytes, end_bytes in spans
     ]
@@ -262,9 +265,9 @@ class DamagedObject:
     intact_end : int
         The end offset of the intact batches at the start of the object.
     is_short : bool
-        The object is shorter than its manifest, and no batch follows the intact batches.
+        The object is smaller than its size in the manifest.
     unwritten_offsets : int
-        The number of offsets in later objects that are not written.
+        The number of offsets in later intact objects, which are not written to the log.
     """
 
     first_offset: int
@@ -276,7 +279,7 @@ class DamagedObject:
     unwritten_offsets: int = 0
 
     def loss(self, source: SegmentFile, known_losses: Iterable[LostRange]) -> LostRange | None:
-        """Return the lost offsets outside of the known losses; None if no offset remains.
+        """Return the lost offsets that no known loss contains; None if no offset remains.
 
         If the object has the size in the manifest, any offset of the object may be lost.
         """
@@ -313,11 +316,12 @@ class DamagedObject:
 
 
 def write_intact_objects(source: SegmentFile, target: str, salvage: Salvage) -> list[DamagedObject]:
-    """Write the remaining bytes of the objects of a backup; return the damaged objects.
+    """Write a log from the remaining bytes of its backup objects; return damaged objects.
 
-    With `Salvage.PREFIX`, the log ends at the first object whose batches end too early.
+    With `Salvage.PREFIX`, the log ends after the first object that is too short but ends after an
+    intact batch.
     """
-    # Executors that restore dumps have no libraries of backup repositories.
+    # Imported late: executors that restore dumps lack the libraries of backup repositories.
     from kafka_index.core.fs.backup.manifest import LogChunk  # noqa: PLC0415, as above
     from kafka_index.core.fs.backup.store import JoinedFile  # noqa: PLC0415, as above
 
@@ -355,7 +359,7 @@ def write_intact_objects(source: SegmentFile, target: str, salvage: Salvage) -> 
 def add_object_errors(
     lost: Iterable[LostRange], damaged_objects: Sequence[DamagedObject], source: SegmentFile
 ) -> list[LostRange]:
-    """Add the errors of damaged objects to lost ranges, and lost ranges of these objects."""
+    """Add object errors to the reasons of lost ranges, and add further losses of objects."""
     ranges = []
     for lost_range in lost:
         reasons = [
@@ -369,7 +373,7 @@ def add_object_errors(
 
 
 def _intact_end(data: Bytes, base_offset: int) -> tuple[int, bool]:
-    """Return the end offset of the leading intact batches, and whether no other data follows."""
+    """Return the end offset of the leading intact batches, and whether the data ends there."""
     batches = LogBatches(data, 0, base_offset, verify_crc=True)
     end_offset = base_offset
     for columns in batches:
@@ -456,7 +460,7 @@ class LogSalvage:
     ) -> tuple[list[LostRange], list[RangeRepair]]:
         """Repair damaged ranges from other copies; return the lost ranges and the repairs.
 
-        The batches of the log are sorted by offset.
+        The repaired log has its batches in offset order.
         """
         with MappedFile(self._target) as file:
             log = file.array
@@ -614,7 +618,7 @@ class LogSalvage:
                 repair = self._find_repair(damaged_range, is_head=is_head)
                 content = damaged_content(log, position, end_bytes, damaged_range.first_offset)
                 if content.records is not None and content.last_offset is not None:
-                    # Other offsets of the gap are not in this damaged range.
+                    # The headers show which offsets of the gap are in this damaged range.
                     header_ranges = _intersect_ranges(
                         repair.damaged, header_offset, content.last_offset + 1
                     )
@@ -666,7 +670,7 @@ class LogSalvage:
                 )
                 for number, (first_offset, end_offset) in enumerate(repair.damaged)
             ]
-        # Other bytes between batches with consecutive offsets are not a loss.
+        # Extra bytes between batches with consecutive offsets are not a loss.
         return [] if lost.is_empty else [lost]
 
     def _truncation_loss(
@@ -731,7 +735,8 @@ class LogSalvage:
             last_offset: int | None = min(firsts) - 1
         else:
             last_offset, next_base_offset = content.last_offset, self._next_base_offset
-            # Offsets after a complete last batch are missing between segments.
+            # If the last batch is complete, later offsets are a gap between segments, which is
+            # reported separately.
             complete_to = None if records is None or content.is_torn else last_offset
             if next_base_offset is not None and (
                 complete_to is None or complete_to >= next_base_offset
@@ -790,7 +795,7 @@ class LogSalvage:
 def _intersect_ranges(
     spans: Sequence[OffsetRange], first_offset: int, end_offset: int
 ) -> list[OffsetRange]:
-    """Return the intersections of ranges with another range."""
+    """Return the nonempty intersections of `spans` with a range."""
     intersections = (
         (max(range_start, first_offset), min(range_end, end_offset))
         for range_start, range_end in spans

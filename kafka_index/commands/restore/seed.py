@@ -1,4 +1,4 @@
-"""A fresh cluster: the restored topics, added to a formatted ``bootstrap.checkpoint``.
+"""Bootstrap of a fresh cluster: restored topics are added to ``bootstrap.checkpoint``.
 
 If the metadata log of a cluster is empty, the first controller replays this file: topics get their
 old IDs, and the restored broker leads each partition from the start. The records that formatting
@@ -83,7 +83,7 @@ def check_seed(
 ) -> SeedDirectory:
     """Check a metadata log directory without writing to the directory.
 
-    `properties` are the properties of the output if the output is the same directory.
+    If the directory is also the output, `properties` are the ``meta.properties`` of the output.
     """
     hint = "seed the metadata log directory of a fresh cluster, before its first start"
     path = directory_to_write(user_path, "the metadata log directory", inputs, hint=hint)
@@ -256,7 +256,7 @@ class SeededTopic:
 class Seeding:
     """The topics and the first free producer ID that are added to the bootstrap records.
 
-    `notes` describe the assumptions, for the runbook.
+    `notes` describe assumptions about the source cluster in the runbook.
     """
 
     topics: Sequence[SeededTopic]
@@ -272,7 +272,7 @@ def plan_seeding(
     source: SourceCluster,
     properties: Mapping[str, str],
 ) -> Seeding:
-    """Return the bootstrap records of the restored partitions."""
+    """Return the topics and the producer ID to add to the bootstrap records."""
     partitions_by_topic: dict[str, dict[int, RestoredPartition]] = {}
     for partition in restored:
         partitions_by_topic.setdefault(partition.partition.topic, {})[
@@ -360,7 +360,7 @@ def partitions_not_in_dump(plan: RestorePlan, source: SourceCluster) -> Sequence
 def write_seed(directory: SeedDirectory, content: Seeding) -> None:
     """Add records to the bootstrap records of a controller; keep the old file as ``.orig``.
 
-    A second call after an interruption writes the same file again.
+    If a call is interrupted, the next call writes the same file.
     """
     original = read_bootstrap(original_bootstrap_path(directory))
     data = bytearray(original.batches)
@@ -401,9 +401,10 @@ def _bootstrap_records(content: Seeding, partition_version: int) -> Iterator[byt
                 "isr": [content.node_id],
                 "removingReplicas": [],
                 "addingReplicas": [],
-                # The first registration of the broker elects a leader. A leader that is set here
-                # would be fenced by the registration and elected again. Then a group coordinator
-                # that is still loading would count as loaded, and serve old offsets.
+                # When the broker first registers, a leader is elected. A leader that is set here
+                # would be fenced by this registration and elected again. After the second election,
+                # a group coordinator that is still loading would count as loaded, and serve old
+                # committed offsets.
                 "leader": _NO_LEADER,
                 "leaderEpoch": leader_epoch,
                 "partitionEpoch": 0,

@@ -67,7 +67,8 @@ from kafka_index.core.records.record_batch import write_end_transaction_marker
 class TransactionBatches(NamedTuple):
     """Transactional batches and markers, as arrays of equal length.
 
-    `gap` is the number of lost gaps before a batch. `time_ms` is the time of a marker.
+    `gap` is the number of gaps with lost offsets before a batch. `time_ms` is the timestamp of a
+    marker.
     """
 
     base_offset: Longs
@@ -88,7 +89,7 @@ class TransactionBatches(NamedTuple):
 
 
 class Gap(NamedTuple):
-    """Lost offsets between two batches, with epoch and timestamp of the first batch."""
+    """Lost offsets between two batches; leader epoch and timestamp of the batch before."""
 
     first_offset: int
     last_offset: int
@@ -116,7 +117,7 @@ class PartitionTransactions:
         lost: Sequence[LostRange] = (),
         producers: NDArray[np.void] | None = None,
     ) -> PartitionTransactions:
-        """Read the headers of logs; `lost` are missing ranges, `producers` the last snapshot."""
+        """Read batch headers; `producers` are the entries of the snapshot at the log end."""
         starts, ends = _merge_lost_ranges(lost, [segment.base_offset for segment in segments])
         gaps: list[Gap] = []
         start_offset = segments[0].base_offset
@@ -187,7 +188,7 @@ class PartitionTransactions:
 
 
 def _open_batches_before_log(start_offset: int, producers: NDArray[np.void]) -> TransactionBatches:
-    """Return a row for each open transaction of a snapshot that begins before the log."""
+    """Return a row for each open transaction that began before the first segment."""
     first_offset = producers["current_txn_first_offset"]
     open_producers = producers[(first_offset >= 0) & (first_offset < start_offset)]
     offset, zeros = (
@@ -251,7 +252,7 @@ def _merge_lost_ranges(
 
 
 class AbortedTransaction(NamedTuple):
-    """An entry of a transaction index; the last offset is the offset of its marker."""
+    """An entry of a transaction index; `last_offset` is the offset of the abort marker."""
 
     producer_id: int
     first_offset: int
@@ -332,7 +333,8 @@ class _BatchRange(NamedTuple):
     """Consecutive batches of one producer: a range of rows.
 
     `previous_marker_row` and `next_row` are the producer's previous marker and its next batch or
-    marker; None if there is none. `aborted_transaction` is the entry in a transaction index.
+    marker; None if there is none. `aborted_transaction` is the transaction index entry of these
+    batches, or None.
     """
 
     first_row: int
@@ -408,18 +410,18 @@ class TransactionEdits:
 
 @dataclass
 class PartitionMarkers:
-    """The transactions of a partition with missing markers.
+    """Finds the missing transaction markers of a partition.
 
     Attributes
     ----------
     has_coordinator : bool
-        A coordinator of the output ends open transactions.
+        A transaction coordinator of the output can end open transactions.
     is_whole_cluster : bool
-        No other cluster has a coordinator.
+        The output becomes a new cluster: no other broker coordinates its transactions.
     may_append : bool
-        No other replica has batches after the log end.
+        Markers may be appended: the log is not truncated, and no other replica has later batches.
     is_compacted : bool
-        Not every offset has a record.
+        The log may be compacted: not every offset has a record.
     open_producers : list of int
         Producers of transactions that stay open, and that possibly no coordinator ends.
     """
@@ -458,7 +460,7 @@ class PartitionMarkers:
     def _batch_ranges(
         self, first_row: int, last_row: int, *, has_marker: bool
     ) -> Iterator[_BatchRange]:
-        """Split the batches before a marker or the log end at positions of missing markers."""
+        """Split the batches of a seeming transaction at the positions of missing markers."""
         rows = self.log.rows
         end_row = last_row + 1 - has_marker
         next_row = last_row if has_marker else None
@@ -503,7 +505,7 @@ class PartitionMarkers:
             previous_marker_row = None
 
     def _index_entries(self, data: TransactionBatches) -> Iterator[AbortedTransaction]:
-        """Yield the index entries whose first batch is in `data` or is lost."""
+        """Yield the producer's index entries whose first batch is in `data` or is lost."""
         for entry in self.indexes.entries:
             if entry.producer_id != data.producer_id[0]:
                 continue
@@ -516,7 +518,7 @@ class PartitionMarkers:
                 yield entry
 
     def _may_end(self, last_row: int, marker_row: int) -> bool:
-        """Return whether a marker may end the transaction of a batch."""
+        """Return whether epochs and gaps allow that a marker ends the transaction of a batch."""
         rows = self.log.rows
         steps = int(rows.epoch[marker_row] - rows.epoch[last_row])
         max_steps = _EPOCH_BUMP + (rows.outcome(marker_row) is Outcome.ABORT)
@@ -561,8 +563,8 @@ class PartitionMarkers:
     def _ends_all_batches(self, batches: _BatchRange, marker: TransactionEnd | None) -> bool:
         """Return whether a marker after lost offsets ends all batches before the marker.
 
-        The marker may belong to a later transaction. An exception is a commit with the next epoch
-        if each transaction of the producer has a separate epoch.
+        The marker may belong to a later transaction. This is excluded for a commit with the next
+        epoch if each transaction of the producer has its own epoch.
         """
         if marker is None or batches.next_row is None:
             return False
@@ -580,7 +582,7 @@ class PartitionMarkers:
         )
 
     def _has_epoch_per_transaction(self, batches: _BatchRange) -> bool:
-        """Return whether an earlier commit raised the epoch, as only newer producers do.
+        """Return whether an earlier commit raised the epoch (transaction version 2).
 
         A commit after lost offsets does not count, since it may belong to a later transaction.
         """
@@ -620,7 +622,7 @@ class PartitionMarkers:
     def _resolve_transactions(
         self, batches: _BatchRange, marker: TransactionEnd | None
     ) -> list[_TransactionRange]:
-        """Return the transactions of the batches, with their ends."""
+        """Return the transactions of the batches, each with its end if known."""
         key, outcomes = self._transaction_key(batches), self.outcomes()
         ending_by_epoch = outcomes.end_by_epoch(key)
         candidates = list(map(self._abort_if_open, outcomes.ends_by_time(key)))
@@ -653,7 +655,7 @@ class PartitionMarkers:
         return self._split_at_gaps(batches, marker, candidates)
 
     def _abort_if_open(self, ending: TransactionEnd) -> TransactionEnd:
-        """Return the end of a transaction, aborted if it is open and has no coordinator."""
+        """Return `ending`; replace an open outcome by an abort if no coordinator exists."""
         if self.has_coordinator or ending.outcome is not Outcome.OPEN:
             return ending
         return ending._replace(outcome=Outcome.ABORT)
@@ -664,7 +666,7 @@ class PartitionMarkers:
         marker: TransactionEnd | None,
         candidates: Sequence[TransactionEnd],
     ) -> list[_TransactionRange]:
-        """Split batches at lost gaps; each range gets the only end that the order allows."""
+        """Split batches at gaps; a range has an end only if all possible ends agree."""
         rows, previous_marker_row = self.log.rows, batches.previous_marker_row
         gap = rows.gap[batches.first_row : batches.end_row]
         starts = [0, *(np.flatnonzero(np.diff(gap)) + 1).tolist(), len(gap)]
@@ -705,7 +707,7 @@ class PartitionMarkers:
         )
 
     def _gaps_between(self, row: int, next_row: int | None) -> range:
-        """Return the numbers of the lost gaps between a row and another row or the log end."""
+        """Return the indexes of the gaps from a row to another row, or to the log end."""
         gap = self.log.rows.gap
         return range(int(gap[row]), self._end_gap if next_row is None else int(gap[next_row]))
 
@@ -794,7 +796,7 @@ class PartitionMarkers:
 
 @dataclass(frozen=True, slots=True)
 class TransactionRepairs:
-    """The partitions with edited transactions, and the producers of open transactions.
+    """Plans of partitions with transaction edits, and producers of open transactions.
 
     Possibly no coordinator ends the open transactions.
     """
@@ -869,7 +871,8 @@ class _OutputLogs:
         return sorted(segments, key=lambda segment: segment.base_offset)
 
     def transactions(self, restored: RestoredPartition) -> PartitionTransactions:
-        # Batches that were dropped because of an unknown outcome contain no marker.
+        # Ignore batches that were dropped for an unknown outcome: no marker was lost with the
+        # batches.
         lost = [lost_range for lost_range in restored.lost if lost_range.code != UNKNOWN_OUTCOME]
         directory = self.directory(restored)
         end_snapshots = [
@@ -879,7 +882,7 @@ class _OutputLogs:
         return PartitionTransactions.read(self.segments(restored), lost, producers)
 
     def marker_outcomes(self) -> Mapping[tuple[int, int], set[Outcome]]:
-        """Return the outcomes in markers whose epoch is above the epoch of their batches."""
+        """Return the outcomes in markers with the next epoch, by producer ID and batch epoch."""
         outcomes_by_epoch: dict[tuple[int, int], set[Outcome]] = defaultdict(set)
         for restored in self.partitions:
             transactions = self.transactions(restored)

@@ -21,9 +21,9 @@ from kafka_index.core.format.names import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.decompression import DecompressionBudget
 
-# The first version whose producers get a new epoch with each transaction.
+# The first client transaction version with a new producer epoch for each transaction.
 _BUMPING_CLIENT_VERSION = 2
-# A timeout raises the epoch, and a new producer raises it again.
+# A transaction timeout raises the producer epoch, and a new producer raises it again.
 _MAX_FENCING_STEPS = 2
 _BEFORE_ALL_RECORDS = -1
 
@@ -90,8 +90,9 @@ class _Decision:
 class TransactionOutcomes:
     """The decisions of coordinators by producer ID, and the markers in all partitions.
 
-    All decisions since `complete_since_ms` are known. `markers` reads all partitions, and returns
-    the outcomes in markers with a higher epoch, by producer ID and epoch of the records.
+    `complete_since_ms` is the time since which all decisions about a producer are known. `markers`
+    reads all partitions, and returns the outcomes in markers with a higher epoch, by producer ID
+    and epoch of the records.
     """
 
     markers: Callable[[], Mapping[tuple[int, int], set[Outcome]]]
@@ -112,7 +113,7 @@ class TransactionOutcomes:
         return outcomes
 
     def end_by_epoch(self, key: TransactionKey) -> TransactionEnd | None:
-        """Return the end of a transaction that has a separate epoch; None if unknown."""
+        """Return the end of a transaction that has its own producer epoch; None if unknown."""
         decisions = [
             decision
             for decision in self.decisions.get(key.producer_id, ())
@@ -122,7 +123,8 @@ class TransactionOutcomes:
             decision.ending.epoch == key.epoch and not decision.has_own_epoch
             for decision in decisions
         ):
-            # The servers were upgraded while the producer had this epoch.
+            # The producer had this epoch before and after an upgrade to transaction version 2, so
+            # several transactions may have the epoch.
             return None
         ends = [
             decision.ending
@@ -191,7 +193,7 @@ class TransactionOutcomes:
         if previous is not None:
             previous.ending = previous.ending._replace(is_pending=False)
             if previous.ending.outcome is Outcome.OPEN:
-                # The next state is of the same transaction or of a later transaction.
+                # The open state is outdated: the new state is of the same or a later transaction.
                 self.decisions[producer_id].remove(previous)
         is_known = is_complete and previous is not None and previous.ending.outcome is outcome
         if outcome is None or is_known:
@@ -211,5 +213,5 @@ class TransactionOutcomes:
 
 
 def _is_fencing(ending: TransactionEnd, epoch: int) -> bool:
-    """Return whether a timeout or a new producer may have aborted the transaction."""
+    """Return whether a timeout or a new producer may have aborted a transaction of `epoch`."""
     return ending.outcome is Outcome.ABORT and epoch < ending.epoch <= epoch + _MAX_FENCING_STEPS
