@@ -19,7 +19,7 @@ _PREFIXES = (
 
 
 def unknown_settings(names: Iterable[str]) -> dict[str, str | None]:
-    """Return unknown names, each with the most similar setting, if any."""
+    """Return the names that are not broker settings, each with the most similar setting, if any."""
     unknown = [
         name for name in names if name not in BROKER_SETTINGS and not name.startswith(_PREFIXES)
     ]

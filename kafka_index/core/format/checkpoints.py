@@ -33,7 +33,7 @@ _MALFORMED, _NOT_A_NUMBER = "IOException", "NumberFormatException"
 _Path = str | PathLike[str] | None
 # Java's \s, which is ASCII only.
 _BLANKS = re.compile(r"\s+", re.ASCII)
-# An offset checkpoint as brokers write it, and an entry of it.
+# A complete offset checkpoint as brokers write it, and one of its entries.
 _BROKER_CHECKPOINT = re.compile(r"0\n(\d{1,9})\n((?:\S+ \d{1,9} \d{1,18}\n)*)", re.ASCII)
 _BROKER_ENTRY = re.compile(r"(\S+) (\d+) (\d+)\n", re.ASCII)
 # BufferedReader.readLine accepts exactly these line ends; str.splitlines accepts more.
@@ -41,7 +41,7 @@ _LINE_END = re.compile(r"\r\n|\n|\r")
 
 
 class CheckpointFields(NamedTuple):
-    """The format of an entry for messages, and the maximum of each number; None for a text."""
+    """Fields of a checkpoint entry: their names for messages, and their maxima (None for text)."""
 
     form: str
     largest: tuple[int | None, ...]
@@ -71,7 +71,7 @@ def parse_offset_checkpoint(text: str, *, path: _Path = None) -> dict[TopicParti
 
 
 def parse_offsets_or_defect(text: str) -> dict[TopicPartition, int] | CheckpointDefect:
-    """Return the entries of an offset checkpoint, or the reason why Java does not read it."""
+    """Return the entries of an offset checkpoint, or the reason why Java cannot read it."""
     checkpoint = _BROKER_CHECKPOINT.fullmatch(text)
     entries = [] if checkpoint is None else _BROKER_ENTRY.findall(checkpoint[2])
     if checkpoint is None or len(entries) != int(checkpoint[1]):
@@ -94,8 +94,8 @@ def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> str:
 def parse_leader_epoch_checkpoint(text: str, *, path: _Path = None) -> list[EpochEntry]:
     """Parse a ``leader-epoch-checkpoint``; an empty file has no entries.
 
-    Lines are returned in their order; the epoch cache validates it. Raises `InputError` for another
-    version, a malformed line, or a wrong number of entries. Source:
+    Entries are returned in file order; `LeaderEpochCache` validates them. Raises `InputError` for
+    another version, a malformed line, or a wrong number of entries. Source:
     LeaderEpochCheckpointFile.Formatter.fromString; CheckpointFile.read.
     """
     lines = java_lines(text)
@@ -143,8 +143,8 @@ def java_lines(text: str) -> list[str]:
 
 
 def find_checkpoint_defect(lines: list[str], fields: CheckpointFields) -> CheckpointDefect | None:
-    """Return the reason why Java cannot read a checkpoint (``CheckpointFile.read``), if any."""
-    # A file truncated before its count reads as empty.
+    """Return why Java cannot read a checkpoint (``CheckpointFile.read``); None if it can."""
+    # Kafka reads a checkpoint that ends before its number of entries as empty.
     if lines and parse_java_integer(lines[0], INT32_MAX) != CHECKPOINT_VERSION:
         message = "line 1 of the checkpoint is not a known version"
         return CheckpointDefect(_MALFORMED, 1, message, CHECKPOINT_VERSION, lines[0])
@@ -182,7 +182,7 @@ def _is_number(word: str, largest: int | None) -> bool:
 
 
 def _split_entries(lines: Sequence[str], fields: CheckpointFields) -> list[list[str]]:
-    """Return the fields of entries, in a checkpoint without a fault."""
+    """Return the fields of each entry of a valid checkpoint."""
     return [
         [
             word if largest is None else str(parse_java_integer(word, largest))

@@ -23,7 +23,7 @@ from kafka_index.core.format.uri_passwords import path_of
 INDEX_INTERVAL_BYTES = "log.index.interval.bytes"
 INDEX_SIZE_MAX_BYTES = "log.index.size.max.bytes"
 PRODUCER_ID_EXPIRATION_MS = "producer.id.expiration.ms"
-#: Not a Kafka setting, but accepted in a settings file.
+#: Not a setting of Kafka, but accepted in a settings file.
 MAX_DECOMPRESSED_BYTES = "max.decompressed.bytes"
 DEFAULT_MAX_DECOMPRESSED_BYTES = 256 * 1024 * 1024
 
@@ -107,7 +107,7 @@ class LogConfig:
     given: tuple[tuple[str, str], ...] | None = None
 
     def __post_init__(self) -> None:
-        """Reject wrong types, and an expiration that a broker rejects."""
+        """Reject wrong types and values out of range."""
         refuse_other_types(
             default=(self.default, IndexConfig),
             topics=(self.topics, Mapping),

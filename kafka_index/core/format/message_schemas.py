@@ -185,7 +185,7 @@ class MessageSchema:
         return self.read(MessageReader(data), version)
 
     def encode(self, message: Mapping[str, Value], version: int) -> bytes:
-        """Encode a message; missing fields get their defaults."""
+        """Encode a message; fields that it lacks get their defaults."""
         writer = MessageWriter()
         _write_struct(self.fields, self._version_format(version), message, writer)
         return bytes(writer.data)
@@ -286,7 +286,7 @@ _Read = Callable[[MessageReader], Value]
 def _struct_reader(
     fields: tuple[Field, ...], form: _VersionFormat
 ) -> Callable[[MessageReader], Struct]:
-    """Return a reader of a structure in a version, which is created once for many reads."""
+    """Return a function that reads a structure of one version, for many reads."""
     steps: list[tuple[str, _Read]] = []
     tagged: dict[int, tuple[str, _Read]] = {}
     for field in fields:
@@ -340,7 +340,7 @@ def _field_reader(field: Field, form: _VersionFormat) -> _Read:
 
 
 def _lowest_marker(field: Field) -> int:
-    """Return the lowest byte before a nullable structure that means not null."""
+    """Return the lowest value, of the byte before a nullable structure, that means not null."""
     return 0 if field.tag is None else 1
 
 

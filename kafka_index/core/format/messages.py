@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from kafka_index.core.format.message_schemas import parse_schemas
 
-#: By API key.
+#: Records of the metadata log, in the order of their API keys.
 CLUSTER_METADATA = parse_schemas(
     """
 BrokerEndpoint {}
@@ -122,7 +122,7 @@ VotersRecord - versions=0 flexible=0+
 )
 
 
-#: By API key.
+#: Remote log metadata events, in the order of their API keys.
 REMOTE_LOG_METADATA = parse_schemas(
     """
 TopicIdPartitionEntry {}
@@ -150,7 +150,7 @@ RemoteLogSegmentMetadataSnapshotRecord 3 versions=0 flexible=0+
 )
 
 
-#: Pairs of key and value with the same record type.
+#: Records of ``__consumer_offsets``: for each record type, the schemas of key and value.
 GROUP_RECORDS = parse_schemas(
     """
 TopicPartitions {}
@@ -300,7 +300,7 @@ ConsumerProtocolSubscription - versions=0-3 flexible=none
 )
 
 
-#: Pairs of key and value with the same record type.
+#: Records of ``__share_group_state``: for each record type, the schemas of key and value.
 SHARE_RECORDS = parse_schemas(
     """
 StateBatch {}
@@ -320,7 +320,7 @@ ShareUpdateValue 1 versions=0 flexible=0+
 )
 
 
-#: Key and value of the only record type.
+#: Records of ``__transaction_state``: the schemas of key and value of its only record type.
 TRANSACTION_RECORDS = parse_schemas(
     """
 TransactionLogKey 0 versions=0 flexible=none

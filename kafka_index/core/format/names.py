@@ -94,7 +94,7 @@ _BROKER_FILES = frozenset(
 _METADATA_SNAPSHOT = re.compile(
     r"(?P<offset>[0-9]{20})-[0-9]{10}\.checkpoint(?P<transient>\.part|\.deleted)?"
 )
-# A file of a remote segment in tiered storage, other than its log.
+# A file of a remote segment in tiered storage, other than its ``.log``.
 _REMOTE_OBJECT = re.compile(r"[0-9]{20}-[A-Za-z0-9_-]{22}\.(?!log$)[a-z_-]+")
 # Part of the names of files that a build writes for its own use.
 _BUILD_FILE_PART = "kafka-index"
@@ -139,7 +139,7 @@ class TopicPartition:
 class SegmentFileName(NamedTuple):
     """The parts of a segment file's name.
 
-    The base offset of a ``.snapshot`` is its offset. The kind is ``.log``, ``.index``,
+    For a ``.snapshot``, `base_offset` is the snapshot offset. The kind is ``.log``, ``.index``,
     ``.timeindex``, ``.txnindex`` or ``.snapshot``; the transient suffix is empty, ``.swap``,
     ``.cleaned`` or ``.deleted``.
     """
@@ -204,7 +204,7 @@ def parse_segment_file(name: str) -> SegmentFileName | None:
 
 
 def is_broker_or_build_file(name: str) -> bool:
-    """Return whether this is a name that brokers or builds use in directories, except for logs."""
+    """Return whether brokers or builds create files of this name, other than ``.log`` files."""
     parsed = parse_segment_file(name)
     if parsed is not None:
         return parsed.kind != LOG_SUFFIX
@@ -219,11 +219,11 @@ def is_metadata_snapshot(name: str) -> bool:
 
 
 def index_name_for(log_name: str, suffix: str) -> str:
-    """Return the name of the file with a suffix that belongs to a log.
+    """Return the name of the file that belongs to a ``.log`` file and has this suffix.
 
     ``X.log`` has ``X.index``; ``X.log.swap`` has ``X.index.swap``, because the broker renames each
-    ``.swap`` file of a segment separately (LogLoader.load, third pass). Raises `ValueError` if it
-    is not the name of a log.
+    ``.swap`` file of a segment separately (LogLoader.load, third pass). Raises `ValueError` if
+    `log_name` is not the name of a ``.log`` file.
     """
     parsed = parse_segment_file(log_name)
     if parsed is None or parsed.kind != LOG_SUFFIX:

@@ -133,7 +133,7 @@ WARM_BYTES = 8192
 #: producer_id          int64
 #: first_offset         int64  first offset of the transaction, absolute
 #: last_offset          int64  offset of its marker, absolute
-#: last_stable_offset   int64  last stable offset once it had ended, absolute
+#: last_stable_offset   int64  last stable offset after it ended, absolute
 #: ==================== ====== =============================================================
 ABORTED_TXN = np.dtype(
     [
@@ -147,7 +147,7 @@ ABORTED_TXN = np.dtype(
 
 ABORTED_TXN_VERSION = 0
 
-#: What a ``.snapshot`` begins with, 10 bytes.
+#: Header of a ``.snapshot``, 10 bytes.
 #:
 #: ======== ======= =====================================================
 #: field    type    meaning
@@ -168,11 +168,11 @@ SNAPSHOT_VERSION = 1
 #: producer_id               int64
 #: producer_epoch            int16  -1 when only an empty control batch was seen
 #: last_sequence             int32  of the last batch of data, -1 for none in this epoch
-#: last_offset               int64  the same batch's last offset, absolute, -1 for none
+#: last_offset               int64  last offset of that batch, absolute, -1 for none
 #: offset_delta              int32  last minus first offset of that batch, 0 for none
 #: timestamp_ms              int64  of the last batch or marker, -1 for none
 #: coordinator_epoch         int32  of the last marker, -1 for none
-#: current_txn_first_offset  int64  where the open transaction begins, -1 when none is
+#: current_txn_first_offset  int64  first offset of the open transaction, -1 for none
 #: ========================= ====== =======================================================
 SNAPSHOT_ENTRY = np.dtype(
     [

@@ -36,7 +36,7 @@ _DECODERS: dict[type, json.Decoder[Any]] = {}
 
 
 def decoder_of(kind: type[_State]) -> json.Decoder[_State]:
-    """Return the JSON decoder of a type, shared by threads.
+    """Return the JSON decoder of a state type, which threads share.
 
     msgspec 0.22 crashes if several threads use a type for the first time at once. So the decoder is
     created under a lock.
@@ -48,7 +48,7 @@ def decoder_of(kind: type[_State]) -> json.Decoder[_State]:
 
 
 def convert_fields(fields: object, kind: type[_State]) -> _State:
-    """Convert decoded fields to a type; raises the errors of `MALFORMED`."""
+    """Convert decoded JSON fields to a state type; raises the errors of `MALFORMED`."""
     decoder_of(kind)
     return convert(fields, kind)
 
@@ -56,7 +56,7 @@ def convert_fields(fields: object, kind: type[_State]) -> _State:
 def decode_state(
     data: bytes | str, kind: type[_State], version: int | None = None
 ) -> _State | None:
-    """Parse the state in a JSON object; None if it has another version or is malformed."""
+    """Parse state from a JSON object; None if its version differs or it is malformed."""
     try:
         fields = json.decode(data)
         if not isinstance(fields, dict) or fields.pop("version", None) != version:

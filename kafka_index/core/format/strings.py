@@ -34,10 +34,10 @@ _LETTERS = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str:
-    """Quote a malformed text, such as a line, of a file.
+    """Quote malformed text from a file, such as a line, for an error message.
 
-    A link in a dump may point to a file that the creator of the dump cannot read. So nothing is
-    quoted from a link, or from a file in a linked partition directory.
+    A symbolic link in a dump may point to a file that the creator of the dump cannot read. So
+    nothing is quoted from a link, or from a file in a linked partition directory.
     """
     if path is not None and is_linked(os.fspath(path)):
         return "[not shown: the file is a link]"
@@ -47,7 +47,7 @@ def quote_content(text: str | bytes, path: str | os.PathLike[str] | None) -> str
 
 
 def is_linked(path: str) -> bool:
-    """Return whether a file or its partition directory is a link."""
+    """Return whether a file or its partition directory is a symbolic link."""
     directory = os.path.dirname(path)
     is_partition = split_directory_name(os.path.basename(directory)) is not None
     return os.path.islink(path) or (is_partition and os.path.islink(directory))
@@ -111,7 +111,7 @@ codecs.register_error(_ERRORS, _replace_invalid)
 
 
 class Property(NamedTuple):
-    """A value, with trailing whitespace, and its line."""
+    """The value of a property, with trailing whitespace, and its line number."""
 
     value: str
     line: int

@@ -124,7 +124,7 @@ def parse_duration_ms(text: str) -> int | None:
 
 
 def is_relative(value: object) -> bool:
-    """Return whether parsing the time later gives another result."""
+    """Return whether the result of parsing the time depends on the current time."""
     return isinstance(value, str) and _parse_relative(value.strip().lower(), 0) is not None
 
 
@@ -237,9 +237,9 @@ class TimeSpan:
 def describe_empty_range(
     from_ms: int | None, to_ms: int | None, span: TimeSpan, source: str = "the input"
 ) -> str:
-    """Describe where an empty range, whose end is exclusive, is relative to record timestamps.
+    """Describe the position of a time range without records relative to record timestamps.
 
-    `source` is a noun phrase for the logs with these timestamps.
+    `to_ms` is exclusive. `source` is a noun phrase for the logs whose timestamps `span` covers.
     """
     bounds = []
     if from_ms:

@@ -1,4 +1,4 @@
-"""Paths of users: passwords and signatures in URIs are rejected, and hidden in texts."""
+"""Reject paths of users that are URIs with passwords or signatures, and hide these in texts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ from kafka_index.core.errors import ConfigError, InputError, argument_text
 
 PATH_EXPECTED = "a path or a URI"
 
-# A password may contain a slash, which ends the authority early: only a port has just digits after
-# the colon. Buckets have neither port nor user, containers no port.
+# A password may contain a slash, so the text after a colon is a port only if it consists of digits
+# up to the next slash. URIs of buckets have neither port nor user, URIs of Azure containers no
+# port.
 _PASSWORD = re.compile(
     r"\w:/{1,2}(?!/)[^/@]*:(?!\d*(?:[/?#]|$))[^@]*@"
     r"|\b(?:s3a?|gs):/{1,2}[^/]*[:@]|\b(?:abfs|wasb)s?:/{1,2}[^/]*:"
     r"|[?&](?:sig|signature|x-amz-signature)=",
     re.IGNORECASE,
 )
-# Within a text: user and password of a URI, a signature, or a token of Spark Connect.
+# What is hidden within a text: user and password of a URI, a signature, or a Spark Connect token.
 _PASSWORD_IN_TEXT = re.compile(
     r"(?P<scheme>\w:/{1,2})[^/@\s'\"]*:(?!\d*[/\s'\"])[^\s'\"]*(?=@)"
     r"|(?P<bucket>\b(?:s3a?|gs):/{1,2})[^:/@\s'\"]*(?::[^\s'\"]*)?(?=@)"
@@ -51,7 +52,7 @@ def refuse_passwords(paths: Iterable[object]) -> None:
 
 
 def path_of(path: object, name: str) -> str:
-    """Convert a path to text; raises `ConfigError` for anything else, or a password in it."""
+    """Convert a path to text; raises `ConfigError` for other types or a path with a password."""
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
     if not isinstance(text, str) or "\0" in text:
         raise ConfigError(

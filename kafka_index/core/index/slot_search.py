@@ -41,9 +41,9 @@ _RADIX_SORTED = 1024
 
 
 class EntryMap:
-    """A memory mapping of an index file, or memory, as an array of entries; initially no file.
+    """The entries of an index as an array: a memory-mapped file or bytes in memory.
 
-    Only a `writable` file is opened for writing (KAFKA-5104).
+    It is initially closed. Only a `writable` file is opened for writing (KAFKA-5104).
     """
 
     def __init__(
@@ -118,7 +118,7 @@ class EntryMap:
 
     @property
     def faulted(self) -> bool:
-        """Whether bytes of a read-only file were lost and zeros were read instead."""
+        """Whether pages of a read-only file were lost, so that zeros were read instead."""
         return self._file is not None and self._file.faulted
 
     def flush(self) -> None:
@@ -206,7 +206,7 @@ class SlotSearch:
     """
 
     layout: ClassVar[np.dtype[np.void]]
-    #: The field that lookups search (the first one), and the other field.
+    #: The field that lookups search, which is the first one of an entry, and the other field.
     key_field: ClassVar[str]
     value_field: ClassVar[str]
     #: Minimum increase of the value field between entries.
@@ -219,8 +219,8 @@ class SlotSearch:
         # Excludes readers while the memory mapping changes.
         self._remap_lock = RemapLock()
         self._entries = 0
-        # Bases added to stored keys and values; the key for a missing entry; and limits for
-        # targets, since offsets far below the base would overflow to large values.
+        # Bases added to stored keys and values; the key returned if there is no entry; and the
+        # minimum target, because offsets far below the base offset would overflow to large values.
         is_by_offset = self.key_field == "relative_offset"
         self._key_base, self._value_base = (base_offset, 0) if is_by_offset else (0, base_offset)
         self._missing_key = base_offset if is_by_offset else NO_TIMESTAMP
@@ -247,7 +247,7 @@ class SlotSearch:
         return self._mapping.faulted
 
     def find_disorder(self) -> int:
-        """Return the first slot that cannot follow the previous one, `NOT_FOUND` for none."""
+        """Return the first slot whose entry may not follow the previous one, else `NOT_FOUND`."""
         with self._remap_lock.reading():
             self._check_open()
             return find_disorder(
@@ -263,7 +263,7 @@ class SlotSearch:
 
         Targets are stored keys: timestamps in ms, or offsets relative to the base offset. They are
         compared with `field`, by default `key_field`. The slot is `core.kernels.NOT_FOUND` if all
-        entries are above.
+        entries are above the target.
         """
         with self._remap_lock.reading():
             return self._find_floors(targets, field)
@@ -372,7 +372,7 @@ class SlotSearch:
     def _read(self, name: str, slots: Longs | slice) -> Longs:
         """Read a field of slots; the caller holds the remap lock.
 
-        As in Kafka, a slot can still be read if it was truncated since it was found.
+        As in Kafka, an entry that was truncated after its slot was found can still be read.
         """
         return self._mapping.entries[name][slots].astype(np.int64)
 

@@ -145,7 +145,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         return bool(can_convert_to_relative_offset(offset, self.base_offset))
 
     def resize(self, new_size: int) -> bool:
-        """Set the size of the file, rounded down to a multiple of the entry size; keep the entries.
+        """Set the file size, rounded down to a multiple of the entry size; keep the entries.
 
         Returns
         -------
@@ -226,7 +226,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
             self._mapping.flush()
 
     def close_handler(self) -> None:
-        """Unmap the file as it is, without trimming it."""
+        """Unmap the file without trimming it."""
         with self._lock, self._remap_lock.writing():
             self._mapping.close()
 
@@ -268,7 +268,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         )
 
     def _grow(self, entries: int) -> None:
-        """Extend a growing file for this many more entries, up to its maximum size."""
+        """Extend a growing file by space for this many entries, up to its maximum size."""
         self._check_writable()
         self._check_open()
         required_bytes = (self._entries + entries) * self.entry_size

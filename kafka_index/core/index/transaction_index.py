@@ -156,7 +156,7 @@ class AppendFile:
 
 
 class CollectedTxns(NamedTuple):
-    """Aborted transactions, and whether later segments cannot have further ones."""
+    """Aborted transactions of a fetch, and whether they are complete without later segments."""
 
     entries: AbortedTxns
     is_complete: bool
@@ -355,7 +355,7 @@ class TransactionIndex(Closeable):
         return CollectedTxns(examined[overlaps], bool(stable.size))
 
     def truncate_to(self, offset: int) -> None:
-        """Remove entries, starting at the first whose last offset is at or above an offset.
+        """Remove the first entry whose last offset is at or above an offset, and all later entries.
 
         Raises
         ------
@@ -468,14 +468,15 @@ def collect_aborted_txns(
 
 # `TransactionIndex.collect_aborted_txns` reads entries up to the first one whose last stable offset
 # reaches the upper bound of the fetch. So a fetch collects an entry if it starts at or before the
-# entry's last offset, and its upper bound is above the entry's first offset and above every earlier
-# last stable offset. If these bounds are equal in two indexes, no fetch sees a difference, in
-# whatever order the entries are.
+# entry's last offset, and its upper bound is above the entry's first offset and above the last
+# stable offsets of all earlier entries. If these bounds are equal in two indexes, every fetch
+# collects the same transactions, whatever the order of the entries.
 #
 # A last stable offset is correct up to the start of the next transaction that is not committed. A
-# follower appends several batches at once and therefore writes larger ones; a rebuild never does.
-# If the larger offset is beyond the producer's next transaction, fetches miss that transaction.
-# That index is wrong although a broker wrote it. Source: `ProducerStateManager.lastStableOffset`.
+# follower appends several batches at once and therefore writes larger last stable offsets; a
+# rebuild never does. If such an offset is beyond the producer's next aborted transaction, fetches
+# miss that transaction. The index is then wrong, although a broker wrote it. Source:
+# `ProducerStateManager.lastStableOffset`.
 
 _ABORTED_RECORDS_EFFECT = "Consumers that read committed records get aborted records."
 _LOWEST = np.iinfo(np.int64).min
@@ -499,10 +500,10 @@ class TxnFault(StrEnum):
         "Consumers that read committed records do not get records of the transaction.",
     )
     MISSING = "missing", _ABORTED_RECORDS_EFFECT
-    #: An entry that a search does not reach, because an earlier entry has a too large last stable
-    #: offset.
+    #: An entry that a fetch does not reach, because the last stable offset of an earlier entry is
+    #: too large.
     UNREACHED = "unreached", _ABORTED_RECORDS_EFFECT
-    #: A last stable offset that ends searches before they reach later segments.
+    #: A last stable offset that ends the search of a fetch before it reaches later segments.
     TOO_STABLE = "too_stable", "Consumers that read committed records can get aborted records."
 
 
@@ -533,12 +534,13 @@ def compare_aborted_txns(
     has_data: Callable[[int, int, int], bool] = lambda *_: True,
     next_start: int = INT64_MAX,
 ) -> TxnDifference | None:
-    """Return the first difference of a stored index that a fetch can observe, if any.
+    """Return the first difference between two indexes that a fetch can observe, if any.
 
-    `has_data` is called with a producer ID and a range of offsets, both ends inclusive. Entries of
-    transactions without data are ignored, and so are first offsets before all data of a
-    transaction: the log may start later, and compaction removes batches. Transactions that are open
-    or that later segments abort start at `next_start` or later. Entry versions are not compared.
+    `has_data` is called with a producer ID and a range of offsets, both ends inclusive. Stored
+    entries of transactions without data are ignored. A stored first offset may be below the
+    expected one if the transaction has no data in between: the log may start later, or compaction
+    may have removed batches. Transactions that are open or that later segments abort start at
+    `next_start` or later. Entry versions are not compared.
     """
     stored_txns, expected_txns = _to_txns(stored), _to_txns(expected)
     zeros = next((slot for slot, row in enumerate(stored.tolist()) if not any(row[1:])), None)
@@ -585,9 +587,10 @@ def compare_aborted_txns(
 
 
 def next_starts(aborted: Sequence[AbortedTxns], open_from: int) -> list[int]:
-    """Return the `next_start` of each segment, given the aborted transactions of all segments.
+    """Return `next_start` of `compare_aborted_txns` for each segment.
 
-    All open transactions start at or after `open_from`.
+    `aborted` has the aborted transactions of each segment. All open transactions start at or after
+    `open_from`.
     """
     starts = [open_from]
     for entries in reversed(aborted[1:]):

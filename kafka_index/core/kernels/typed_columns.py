@@ -4,9 +4,11 @@ A column belongs to a level. Level 0 has the rows, and each array or map has a l
 elements. A column of variable size stores the length of each value instead of offsets, and a
 nullable column stores a byte instead of a bit for validity. Zeros therefore mean null, empty or 0,
 so that a decoder writes nothing for a null record. The data of a column has space for the bodies of
-all records. A decoder leaves a corrupt row as zeros and sets its status. If a level has no space
-for further elements, the decoder undoes the row and returns. The caller enlarges the level and
-continues at the undone row.
+all records.
+
+A decoder leaves a corrupt row as zeros and sets its status. If a level has no space for further
+elements, the decoder undoes the row and returns. The caller enlarges the level and continues at the
+undone row.
 """
 
 from __future__ import annotations

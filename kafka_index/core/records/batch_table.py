@@ -1,4 +1,4 @@
-"""The batch table, one row per record batch in file order; its sources, and why they end.
+"""The batch table, one row per record batch in file order, and the reasons why a scan ends.
 
 `BatchColumns` is a chunk with the columns that a build needs. `BATCH_SCHEMA` is the complete table
 for users.
@@ -24,7 +24,7 @@ __all__ = ["BATCH_SCHEMA", "CONTROL_NONE", "BatchColumns"]
 
 #: The log ends in zeros from preallocation, which is not corruption.
 PREALLOCATED_TAIL = "preallocated_tail"
-#: The same in a segment before the last one, which a broker never leaves preallocated.
+#: A segment before the last one ends in zeros. A broker never leaves such a segment preallocated.
 ZERO_TAIL = "zero_tail"
 #: Fewer bytes are left than a header has; a broker ignores them.
 TORN_HEADER = "torn_header"
@@ -93,9 +93,9 @@ class ScanStop:
 
     If `refused`, Kafka's recovery fails; otherwise it truncates the log and continues. If
     `is_foreign`, the file is not a Kafka log: its first header cannot belong to this segment;
-    recovery handles it according to the code. If `is_tail`, this is no corruption at the end of a
-    partition, where every broker start removes it: preallocated zeros, or an incomplete batch with
-    no valid batch after it.
+    recovery handles it according to the code. If `is_tail`, the rest of the file is preallocated
+    zeros, or an incomplete batch with no valid batch after it. This is no corruption at the end of
+    a partition, because every broker start removes it.
     """
 
     code: str
@@ -114,12 +114,12 @@ class ScanStop:
 
     @property
     def name(self) -> str:
-        """The reason in words, without details."""
+        """The reason without details: the code, or a phrase if the file is not a Kafka log."""
         return "not a Kafka log" if self.is_foreign else self.code
 
     @property
     def text(self) -> str:
-        """The reason in words, with details."""
+        """The reason with details."""
         text = self.name if self.message is None else f"{self.name}: {self.message}"
         if self.expected is None:
             return text
@@ -144,7 +144,7 @@ class ScanStop:
 
 
 class BatchSource(Protocol):
-    """A log, as batch columns."""
+    """A log that is read as batch columns."""
 
     @property
     def log_size_bytes(self) -> int:
@@ -152,7 +152,7 @@ class BatchSource(Protocol):
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the log; available after `chunks` is exhausted."""
+        """Why the batches end before the log does; available after `chunks` is exhausted."""
 
     def chunks(self) -> Iterator[BatchColumns]:
         """Yield the batches, in file order.
@@ -163,7 +163,10 @@ class BatchSource(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WindowBatches:
-    """Batches of a window that starts at `position_bytes` of the log, and which are aborted."""
+    """Batches in a window of a log; `is_aborted` marks batches of aborted transactions.
+
+    `position_bytes` is the position of the window in the log.
+    """
 
     window: Bytes
     position_bytes: int
@@ -177,7 +180,7 @@ class WindowBatches:
         return WindowBatches(self.window, self.position_bytes, batches, is_aborted)
 
     def read_headers(self) -> Longs:
-        """Return further header fields, as in `core.kernels.headers`."""
+        """Return the header fields that `core.kernels.headers.read_headers` reads."""
         columns = np.empty((HEADER_COLUMNS, self.batches.rows), np.int64)
         read_headers(self.window, self.position_bytes, self.batches.position_bytes, columns)
         return columns

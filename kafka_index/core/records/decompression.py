@@ -53,7 +53,7 @@ _UINT32 = 0xFFFFFFFF
 
 
 def read_zstd(packed: memoryview) -> Chunks:
-    """Open zstd frames."""
+    """Decompress zstd frames, one chunk at a time."""
     return _read_arrow_chunks(packed, "zstd")
 
 
@@ -145,10 +145,10 @@ def _read_gzip_chunks(packed: memoryview, position: int) -> Chunks:
 
 
 def read_snappy(packed: memoryview, max_bytes: int, *, is_whole: bool = False) -> Chunks:
-    """Open snappy chunks with xerial framing, or a single unframed block.
+    """Decompress snappy chunks with xerial framing, or a single unframed block.
 
-    A block is decompressed at once, so one larger than ``max_bytes`` is rejected first. Kafka
-    ignores bytes after the last chunk; with `is_whole` they are an error.
+    A block is decompressed in one step, so a block larger than ``max_bytes`` is rejected before.
+    Kafka ignores bytes after the last chunk; with `is_whole` they are an error.
     """
     if not packed:
         raise _corrupt_records_error("snappy", "the data is empty")
@@ -225,7 +225,7 @@ def _snappy_block(block: memoryview, size: int) -> bytes:
 
 
 def read_lz4(packed: memoryview, *, ignore_header_checksum: bool) -> Chunks:
-    """Open an lz4 frame."""
+    """Decompress an lz4 frame, one block at a time."""
     if len(packed) < _LZ4_MIN_HEADER_BYTES or packed[: len(_LZ4_MAGIC)] != _LZ4_MAGIC:
         raise _corrupt_records_error("lz4", "the frame header is missing")
     flags, block_descriptor = packed[4], packed[5]
@@ -310,7 +310,7 @@ def decompress(
         if len(records) + len(chunk) > max_bytes:
             raise TooLargeError.of_records(max_bytes)
         if not records:
-            # Often there is only one.
+            # Often there is only one chunk, which is not copied.
             records = chunk
             continue
         if isinstance(records, bytes):
@@ -375,7 +375,8 @@ class DecompressionBudget:
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
         """Decompress records within the budget; parameters and errors as in `decompress`.
 
-        Waits until other threads release enough memory. The calling thread must not hold any.
+        Waits until other threads release enough memory. The calling thread must not hold reserved
+        memory.
         """
         limits = [limit for limit in _RESERVATIONS if limit < self.max_bytes]
         for limit in limits:
@@ -396,7 +397,8 @@ class DecompressionBudget:
                 try:
                     records = _thread_scratch().decompress(codec, data, limit)
                 except TooLargeError:
-                    # The last attempt distinguishes corruption from lack of memory.
+                    # With the whole budget, `decompress` below decides whether the data is corrupt
+                    # or too large.
                     if limit < self.max_bytes:
                         raise
             if records is None:
@@ -408,7 +410,7 @@ class DecompressionBudget:
 
     @contextlib.contextmanager
     def reserve(self, size: int) -> Iterator[None]:
-        """Reserve memory during a context; the calling thread must not hold any other."""
+        """Reserve memory during a context; the calling thread must not hold any reserved memory."""
         self._acquire(size)
         try:
             yield
@@ -488,6 +490,6 @@ def shared_budget(max_bytes: int) -> DecompressionBudget:
     return DecompressionBudget(max_bytes)
 
 
-# In a forked child, nothing is reserved, whatever the parent's threads were doing.
+# A forked child gets new budgets, because the parent's reservations do not apply to it.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=shared_budget.cache_clear)

@@ -352,8 +352,8 @@ def write_empty_batch(
 ) -> bytes:
     """Encode a batch without records, which the log cleaner keeps as a producer's last batch.
 
-    The maximum timestamp is taken from the removed records; codec and delete horizon of the fields
-    are ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
+    `max_timestamp_ms` is the largest timestamp of the removed records. Codec and delete horizon of
+    the fields are ignored. Source: ``DefaultRecordBatch.writeEmptyHeader``.
     """
     attributes = fields.attributes() & (TIMESTAMP_TYPE_MASK | TRANSACTIONAL_MASK | CONTROL_MASK)
     delta = last_offset - base_offset
@@ -490,7 +490,7 @@ def write_leader_change(
 
 _NULL = -1
 
-#: Output buffer size; a larger record gets a larger buffer.
+#: Size of the output buffer in bytes; the buffer grows for a larger record.
 _CHUNK_BYTES = 4 * 1024 * 1024
 _CHUNK_BATCHES = 4096
 #: Number of batches that a thread compresses per task.
@@ -752,5 +752,5 @@ def _grow_buffer(data: Bytes, required_bytes: int) -> Bytes:
         raise InputError(
             "a batch is too large", expected=f"{INT32_MAX} or less", found=required_bytes
         )
-    # Doubled, because a batch is started again for each record that does not fit.
+    # Doubled, because encoding restarts the batch for each record that does not fit.
     return np.empty(max(required_bytes, 2 * len(data)), np.uint8)

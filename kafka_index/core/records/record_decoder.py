@@ -262,13 +262,13 @@ def _align(size_bytes: int) -> int:
 _CHUNK_BYTES = 4 * 1024 * 1024
 #: Memory for decompressed records; a batch that needs more is decoded separately.
 _ARENA_BYTES = 4 * 1024 * 1024
-#: Extra rows of a chunk, in addition to a quarter more than the previous chunk had.
+#: Rows and bytes by which a chunk exceeds 125% of the expected size.
 _MIN_SPARE = 1024
 #: Size of a record with null key and value and without headers.
 _MIN_RECORD_BYTES = 7
 
-#: A batch larger than the arena is decoded in parts of this size, but at most `_MAX_PARTS`. The
-#: batch is decompressed again for each part.
+#: A batch larger than the arena is decoded in parts of at least this size, and in at most about
+#: `_MAX_PARTS` parts. The batch is decompressed again for each part.
 _PART_BYTES = 32 * 1024 * 1024
 _MAX_PARTS = 4
 #: A batch with more compressed bytes is decoded in one part: further parts need a copy of the
@@ -292,7 +292,7 @@ class Arena:
     def decompress(self, codec: int, data: bytes | Bytes, *, magic: int = 2) -> DecompressedRecords:
         """Decompress like `DecompressionBudget.decompress`.
 
-        Raises `TooLargeError` if the data does not fit.
+        Raises `TooLargeError` if the decompressed data does not fit in the arena.
         """
         records = decompress(codec, data, magic=magic, max_bytes=self.size_bytes - self.used_bytes)
         output = self.memory[self.used_bytes : self.used_bytes + len(records)]
@@ -351,14 +351,14 @@ class _LargeBatch:
     """A batch that does not fit in the arena, and the state of its decoding."""
 
     def __init__(self, data: Bytes) -> None:
-        # Copied, because the log may change and must decompress to the same bytes again.
+        # Copied, because the log may change, but each decompression must return the same bytes.
         self._is_copied = len(data) <= _COPY_BYTES
         self.data = data.copy() if self._is_copied else data
         self._read_bytes = 0
         self._left: int | None = None
 
     def resume(self, state: Any) -> None:
-        """Continue after the records have been decompressed again."""
+        """Restore the position of the next record, after decompressing the records again."""
         if self._left is not None:
             state.cursor += self._read_bytes
             state.left = self._left
@@ -521,7 +521,7 @@ class BatchWalk(Generic[_Result]):
             self._inner_offsets[int(self._state.batch)] = records.first_offset
 
     def _end_section(self) -> None:
-        """Continue after the decompressed records."""
+        """Skip to the next batch, and report the error after the decompressed records, if any."""
         if self._fault is None:
             skip_batch(self._state, self._ends)
         else:
@@ -571,7 +571,7 @@ class BatchWalk(Generic[_Result]):
             }
         self._chunk_batch = number
         if self._state.left == NOT_OPEN:
-            # Nothing refers to its contents any more.
+            # No record refers to the contents of the arena any more.
             self._arena.used_bytes = 0
 
 
@@ -645,7 +645,7 @@ def decode_entry(
 
 
 def has_null_key(entry: Bytes, budget: DecompressionBudget) -> bool:
-    """Return whether a record of an entry lacks the key that a compacted topic requires.
+    """Return whether a record of a log entry lacks the key that a compacted topic requires.
 
     Raises `CorruptLogError` if a record cannot be read.
     """

@@ -164,7 +164,7 @@ def _open_batch(batch: Bytes, decompressor: Decompressor) -> BatchRecords:
     header = batch[:RECORD_BATCH_OVERHEAD_BYTES].view(RECORD_BATCH_HEADER)[0]
     count = int(header["record_count"])
     if count == 0:
-        # Regardless of codec and remaining bytes.
+        # A batch without records is valid, whatever its codec and the bytes after its header.
         return BatchRecords(EMPTY_SECTION, _NO_BYTES)
     codec = int(header["attributes"]) & COMPRESSION_MASK
     data = batch[RECORD_BATCH_OVERHEAD_BYTES:]

@@ -81,7 +81,7 @@ class RecordTable:
         self, topic: str, partition: int, columns: Sequence[str] = DEFAULT_COLUMNS
     ) -> None:
         self.schema = record_schema(columns)
-        #: Parts that must be decoded for these columns.
+        #: Parts of records that must be decoded for these columns.
         self.parts = RecordParts.NONE
         for name in columns:
             self.parts |= _PARTS.get(name, RecordParts.NONE)
@@ -149,7 +149,8 @@ class RecordTable:
         if cached_column is None or len(cached_column) < count:
             column_type = self.schema.field(name).type
             cached_column = pa.repeat(pa.scalar(value, column_type), count + count // 4)
-            # The column has few different values in long runs.
+            # Columns usually have few different values, in long runs; otherwise, the cache is
+            # cleared.
             if len(self._constants) > len(self.schema):
                 self._constants.clear()
             self._constants[name, value] = cached_column
