@@ -7,10 +7,11 @@ this is an fcntl record lock on the complete file, like the lock of ``fcntl.lock
 Object stores and HDFS have no file locks. In a store, a run puts a lock object if none exists, and
 puts it again every few seconds. A run that finds the lock object of another run polls the object.
 If the object does not change for `_ABANDONED_SECONDS`, the other run was killed, and the new run
-replaces the object. The object is replaced at once if its process has ended on this machine, in the
-same boot and PID namespace. If several runs replace the object concurrently, one run succeeds: a
-conditional put replaces only the version that the run has polled. A run that was suspended for
-longer and then continues is not detected. Two runs over the same input write the same bytes.
+replaces the object. The object is replaced immediately if the process that put it has ended: this
+is known only for the same machine, boot and PID namespace. If several runs replace the object
+concurrently, one run succeeds: a conditional put replaces only the version that the run has polled.
+If a run is suspended for longer than `_ABANDONED_SECONDS` and then continues, no run detects that
+two runs write. But two runs over the same input write the same bytes.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ _LOCK_OBJECT = "lock"
 _WAIT_HINT = "wait until the run ends, or choose another --output"
 _LOGGER = logging.getLogger(__name__)
 _REFRESH_SECONDS = 10.0
-# Several refreshes, of which one may fail or be slow.
+# Longer than several refresh intervals, because a refresh may fail or be slow.
 _ABANDONED_SECONDS = 45.0
 _POLL_SECONDS = 1.0
-# A run that another run has preceded this often finds the winner's lock object first.
+# Give up if other runs replace an abandoned lock object first this often. Usually, this run finds
+# the lock object of the other run earlier.
 _MAX_REPLACEMENTS = 5
 # The runs of this process that have put a lock object.
 _locking_runs: set[str] = set()
@@ -58,7 +60,8 @@ _CONTENT = b"kafka-index\n"
 # Errors of link(2) on file systems that lack hard links, such as FAT and many FUSE mounts.
 _NO_LINKS = (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS)
 # A process loses its lock on a file when it closes ANY descriptor of that file, and never conflicts
-# with itself. So a process opens each lock file at most once. These are their devices and inodes.
+# with itself. So a process opens each lock file at most once. This set has the device and inode of
+# each locked file.
 _locked_file_ids: set[tuple[int, int]] = set()
 _locked_file_ids_guard = threading.Lock()
 
@@ -106,7 +109,8 @@ class StoreLock:
             if self._is_own():
                 store_of(self.path).delete([self.path])
         except KafkaIndexError as failure:
-            # The work is done, and the next run replaces the abandoned lock object.
+            # Only warn: the output is complete, and the next run replaces the abandoned lock
+            # object.
             _LOGGER.warning("cannot remove the lock of this run: %s", failure)
 
     def _lock_object_content(self) -> bytes:
@@ -122,9 +126,9 @@ class StoreLock:
         return json.dumps(fields).encode()
 
     def _wait_until_abandoned(self, store: Store) -> FileInfo | None:
-        """Wait until the lock object belongs to no run; return None if it was deleted.
+        """Wait until the lock object is abandoned; return None if the object was deleted.
 
-        Raises `PublishError` if it belongs to a run.
+        Raises `PublishError` if another run still refreshes the object.
         """
         try:
             info = store.info(self.path)
@@ -188,9 +192,10 @@ def _parse_lock_object(content: bytes) -> dict[str, object]:
 
 
 def _has_process_ended(content: bytes | None) -> bool:
-    """Return whether the process of a lock object has ended; False if its state is unknown.
+    """Return whether the process that put a lock object has ended; False if unknown.
 
-    Pods with the same host name do not see each other's processes, and process numbers are reused.
+    Host name and process ID are not sufficient: pods with the same host name do not see each
+    other's processes, and process IDs are reused.
     """
     if content is None:
         return True
@@ -211,7 +216,7 @@ def _has_process_ended(content: bytes | None) -> bool:
 
 
 def _may_be_running(process_id: int, started: object) -> bool:
-    """Return whether the process with this number and start time runs, or may run."""
+    """Return False only if no process with this ID and start time is running."""
     try:
         os.kill(process_id, 0)
     except (ProcessLookupError, OverflowError):
@@ -241,7 +246,7 @@ def _start_ticks(process_id: int) -> int | None:
 
 
 class DirectoryLock:
-    """The lock files of directories: all are locked or none, without waiting.
+    """Locks the lock files of several directories: all or none, without waiting.
 
     If two paths resolve to the same directory, the directory is locked once. A context manager
     around the run, in the driver. On entry, probe files of killed runs are removed. On exit, lock
@@ -282,13 +287,13 @@ class DirectoryLock:
         self.release()
 
     def release(self) -> None:
-        """Release all locks, the last acquired first."""
+        """Release all locks in reverse order of acquisition."""
         while self._locks:
             self._locks.pop().release()
 
 
 class _LockFile:
-    """A locked lock file."""
+    """A lock file that this process has locked."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -355,7 +360,7 @@ class _LockFile:
                     os.unlink(os.path.join(directory, entry))
 
     def _create(self) -> bool:
-        """Create the file with its content and owner; return False if the file exists by now.
+        """Create the file with content and owner; return False if another process created it first.
 
         The file is written atomically, because this run may be killed at any time. The next run
         would mistake an empty file for the lock file of a broker. A file that only root can open
@@ -394,8 +399,8 @@ class _LockFile:
                 if self._is_own and _file_id(self._path) == self._file_id:
                     os.unlink(self._path)
             except OSError as error:
-                # The work is done, and closing the file releases the lock. The next run recognizes
-                # the file by its content.
+                # Only warn: closing the file releases the lock, and the next run recognizes the
+                # file by its content.
                 _LOGGER.warning("cannot remove the lock file %s: %s", self._path, error.strerror)
             finally:
                 _locked_file_ids.discard(self._file_id)

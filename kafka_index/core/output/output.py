@@ -1,7 +1,7 @@
 """An output: locked, staged, published, and described for later runs.
 
-Whatever ends a run, its output has either the old files or the complete new files. A run takes
-these steps:
+However a run ends, its output has either the old files or the complete new files. A run takes these
+steps:
 
     refuse     an output that is an input, lies in an input, or contains one
     lock       the output, against brokers and other runs
@@ -23,8 +23,8 @@ output of a killed run treats it as a partition that was being deleted, and remo
 An output that is a file, or a directory of parts, is staged in ``.NAME.<id>.tmp`` next to it. On
 the local disk and in HDFS, a rename publishes it. Object stores have no rename: the parts are
 copied on the server. ``_SUCCESS`` is written last. A directory of parts without it is from a killed
-run, and the next run replaces it. Such an output in a store has no lock: a run removes the parts of
-another run with the same output.
+run, and the next run replaces it. In a store, an output that is a file or a directory of parts has
+no lock: if two runs write to it, one run removes the parts of the other.
 
 `kafka_index.core.output.publish` publishes the files of a segment.
 """
@@ -58,19 +58,21 @@ from kafka_index.core.fs.registry import atomic_file, scan_directory, store_of
 from kafka_index.core.output.locks import RUNS_FOLDER, DirectoryLock, StoreLock
 
 State = TypeVar("State")
-#: Called with file sizes in bytes by path.
+#: Called with the sizes in bytes of the files to publish, by path.
 Announce = Callable[[Mapping[str, int]], None]
 
 #: The file that Spark writes into a complete folder.
 SUCCESS = "_SUCCESS"
 #: The names of staging directories in a data directory.
 STAGING = re.compile(r"kafka-index-0\.[0-9a-f]{32}-delete")
-# A file in each staging directory, which distinguishes it from a deleted topic with this name.
+# This file distinguishes a staging directory from the directory of a deleted topic with the same
+# name.
 _STAGING_FILE = ".kafka-index"
 _ANY_NAME = re.compile(r".*")
 # Suffix of an old output that is being replaced.
 _OLD_SUFFIX = ".old"
-# Spark tasks of a killed run may still write and remove files.
+# Attempts to remove a directory: Spark tasks of a killed run may still write and remove files in
+# it.
 _MAX_ATTEMPTS = 100
 _LOGGER = logging.getLogger(__name__)
 
@@ -233,7 +235,7 @@ class Output:
             stack.enter_context(self._lock)
             for path in self._list_leftovers():
                 if path.endswith(_OLD_SUFFIX) and not os.path.lexists(self.root):
-                    # A run was killed while it replaced the output.
+                    # A run was killed while it replaced the output: move the old output back.
                     store_of(path).rename(path, self.root)
                 else:
                     remove_directory(path)
@@ -293,7 +295,7 @@ class Output:
             old_names = {
                 entry.name for entry in scan_directory(self.root) if entry.path != self.root
             }
-            # From now on, readers see that the folder is incomplete.
+            # Remove _SUCCESS first, so that readers see that the folder is incomplete.
             store.delete([f"{self.root}/{SUCCESS}"] if SUCCESS in old_names else [])
             if store.has_rename:
                 store.delete([f"{self.root}/{name}" for name in old_names - {SUCCESS}])
@@ -376,7 +378,7 @@ class StagedPartition:
 
 
 def _is_staging_directory(path: str) -> bool:
-    """Return whether a run created a directory; a killed run may leave an empty directory."""
+    """Return whether a directory is a staging directory; after a killed run, it may be empty."""
     return os.path.exists(os.path.join(path, _STAGING_FILE)) or not os.listdir(path)
 
 
@@ -400,7 +402,7 @@ def remove_directory(path: str) -> None:
 
 def _remove_tree(path: str) -> None:
     if os.path.islink(path):
-        # The target of the link may belong to another program.
+        # Do not follow the link: its target may belong to another program.
         raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
     staging_file = os.path.join(path, _STAGING_FILE)
     for name in os.listdir(path):
@@ -409,14 +411,15 @@ def _remove_tree(path: str) -> None:
             shutil.rmtree(entry_path)
         elif entry_path != staging_file:
             os.unlink(entry_path)
-    # Last, so that the next run recognizes a partly removed directory.
+    # Remove this file last: it marks a partly removed directory as a staging directory for the next
+    # run.
     with suppress(FileNotFoundError):
         os.unlink(staging_file)
     os.rmdir(path)
 
 
 def read_signature(directory: str) -> Signature | None:
-    """Return the logs of a partition directory; None if it does not exist."""
+    """Return the logs of a partition directory; None if the directory does not exist."""
     try:
         with os.scandir(directory) as entries:
             logs = sorted(entry.name for entry in entries if entry.name.endswith(LOG_SUFFIX))
@@ -429,7 +432,7 @@ def read_signature(directory: str) -> Signature | None:
 
 
 def publish_directory(root: str, staged: StagedPartition) -> None:
-    """Publish a staged partition; raise the error of `publish_directories`."""
+    """Publish a staged partition with `publish_directories`; raise the partition's error."""
     for error in publish_directories(root, [staged]):
         if error is not None:
             raise error
@@ -440,9 +443,9 @@ def publish_directories(
 ) -> list[KafkaIndexError | None]:
     """Make staged partitions durable, and move each into the data directory atomically.
 
-    A replaced directory gets the path of its staged directory. One sync makes the files of all
-    partitions durable. Returns None or an error for each partition; an error does not affect the
-    other partitions. Raises `PublishError` if the data directory cannot be made durable.
+    A replaced directory is moved to the path of its staged directory. One sync makes the files of
+    all partitions durable. Returns None or an error for each partition; an error does not affect
+    the other partitions. Raises `PublishError` if the data directory cannot be made durable.
     """
     paths: dict[str, list[str]] = {}
     errors: list[KafkaIndexError | None] = [None] * len(partitions)
@@ -530,8 +533,8 @@ def make_staged_directory(path: str) -> None:
 class LastFiles:
     """Files that complete a directory: they appear last, in the order of `names`.
 
-    Each file is written under a hidden name first, since a rename also succeeds on a full disk. The
-    files of an earlier run are hidden before the directory changes.
+    Each file is first written under a hidden name, and renamed at the end: a rename succeeds even
+    if the disk is full. The files of an earlier run are hidden before the directory changes.
     """
 
     directory: str
@@ -542,7 +545,7 @@ class LastFiles:
         return os.path.join(self.directory, f".kafka-index.{name}.hidden")
 
     def hide(self) -> None:
-        """Hide the existing files durably, the last one first."""
+        """Durably rename the existing files to their hidden paths, in reverse order."""
         for name in reversed(self.names):
             self._rename(os.path.join(self.directory, name), self.hidden(name))
 

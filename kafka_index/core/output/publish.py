@@ -45,7 +45,7 @@ from kafka_index.core.fs.registry import store_of
 from kafka_index.core.fs.store import DirectoryEntry
 from kafka_index.core.fs.uris import OBJECT_SCHEMES, scheme_of
 
-#: Placeholder for the name of a data file, which is known only after its rows.
+#: Placeholder for the name of a data file, which is known only after its rows are written.
 ROWS = "rows"
 # Matches only names of this package, so that files of other programs are never removed.
 _SCRATCH = re.compile(
@@ -91,7 +91,7 @@ def create_scratch(path: str, *, attributes_of: str | None) -> int:
             os.unlink(path)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
         except FileNotFoundError:
-            # The first file of a partition in the working folder of this process.
+            # This may be the first file of a partition in the working folder of this process.
             os.makedirs(os.path.dirname(path), exist_ok=True)
             descriptor = os.open(path, flags, _NEW_FILE_MODE)
     except OSError as error:
@@ -148,7 +148,7 @@ def copy_attributes(target: int | str, log_path: str) -> None:
                 found=f"{target_owner[0]}:{target_owner[1]}",
                 hint="run as the broker's user or as root, or use --output",
             ) from error
-    # After chown, which may clear mode bits.
+    # Set the mode after chown, which may clear mode bits.
     mode = stat.S_IMODE(log_status.st_mode)
     if mode != stat.S_IMODE(target_status.st_mode) or log_owner != target_owner:
         try:
@@ -324,7 +324,7 @@ def publish_group(publications: Sequence[Publication]) -> list[PublishError | No
         if errors[number] is not None and not publication.is_shared:
             for staged in publication.files:
                 remove_scratch(staged.scratch_path)
-    # Also the folders of failed segments: an old .index may have been removed there.
+    # Include the folders of failed segments, from which an old .index may have been removed.
     folders = {
         publication.directory: _changed_directories(publication) for publication in publications
     }
@@ -341,7 +341,8 @@ def _put_in_store(publication: Publication) -> PublishError | None:
     directory = publication.directory
     store = store_of(directory)
     try:
-        # Read before the delete: the .index of an attempt that has just published must stay.
+        # Read the scratch files before the delete. If another attempt has just published them,
+        # reading fails and its .index stays.
         contents = [_read_staged(staged) for staged in publication.files]
         if publication.old_index_path is not None:
             store.delete([publication.old_index_path])
@@ -427,7 +428,8 @@ def _publish_locally(publication: Publication) -> PublishError | None:
 
 def _remove_old_index(path: str, new_status: os.stat_result, scratch_path: str) -> None:
     """Remove an old ``.index``, but not if another attempt has just published a new one."""
-    # Compare under a unique scratch name, which no other attempt uses.
+    # First move the file to a unique scratch name, so that no other attempt replaces it between
+    # comparison and removal.
     renamed_path = f"{scratch_path.removesuffix('.tmp')}_{os.urandom(4).hex()}.tmp"
     with suppress(FileNotFoundError):
         os.rename(path, renamed_path)
@@ -440,7 +442,7 @@ def _remove_old_index(path: str, new_status: os.stat_result, scratch_path: str) 
 def unpublished_files(publication: Publication) -> Publication | None:
     """Return the files that an interrupted attempt has not published.
 
-    None if the segment was published or abandoned.
+    Returns None if the segment was published or abandoned.
     """
     if not store_of(publication.files[0].scratch_path).stages_locally:
         # Objects are copied, not renamed: objects of another attempt are put again.
@@ -460,7 +462,7 @@ def _changed_directories(publication: Publication) -> tuple[str, ...]:
 
 
 class TargetFiles:
-    """The files of a target folder; a remote folder is listed on first use, once."""
+    """The files of a target folder; a remote folder is listed only once, on first use."""
 
     def __init__(self, directory: str, run_id: str) -> None:
         self.directory = directory
@@ -480,7 +482,7 @@ class TargetFiles:
             is_same_size = entry is not None and entry.size_bytes == len(data)
             return is_same_size and self._store.read(path) == data
         except (OSError, KafkaIndexError):
-            # The file will be replaced, which reports the problem.
+            # The caller replaces the file, and the write reports the problem.
             return False
 
     @cached_property
@@ -501,7 +503,8 @@ def is_new_folder(directory: str, run_id: str) -> bool:
         return False
     root, name = os.path.split(directory)
     try:
-        # Threads start together, and one of them lists.
+        # Threads start at the same time: one lists the root, and the others wait for the cached
+        # result.
         with _listing_lock:
             return name not in _list_initial_directories(root, run_id)
     except KafkaIndexError:

@@ -108,7 +108,7 @@ class StartConditions:
     Attributes
     ----------
     config
-        Index settings of the broker, and the topics' overrides that it contains.
+        Index settings of the broker, with the overrides of topics.
     cluster
         Cluster metadata. If None, stray partitions cannot be detected.
     clock
@@ -161,7 +161,7 @@ class StartConditions:
         return self.cluster.stray_reason(partition.partition, topic_id, node_id)
 
     def unreachable_reason(self, topic: str, topic_id: str | None) -> str | None:
-        """Return why a loaded partition does not belong to the topic with its name."""
+        """Return the reason if a partition's topic ID belongs to a topic of another name."""
         name = (
             None if self.cluster is None else self.cluster.conflicting_name(topic_id or "", topic)
         )

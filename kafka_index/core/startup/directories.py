@@ -1,7 +1,8 @@
 """Startup of a broker on its data directories.
 
 Source: Kafka's ``KafkaRaftServer.initializeLogDirs``, ``LogManager.loadLogs``,
-``LogManager.loadLog`` and ``ReplicaManager.applyDelta``. These do not load the metadata log.
+``LogManager.loadLog`` and ``ReplicaManager.applyDelta``. These methods do not load the metadata
+log.
 """
 
 from __future__ import annotations
@@ -183,7 +184,7 @@ class _Startup:
         cluster = self._conditions.cluster
         if cluster is not None:
             self._config = add_cluster_settings(cluster, self._config, self._node_id)
-        # A broker verifies that all directories belong together before it loads any.
+        # A broker verifies that all directories belong together before it loads any partition.
         if not self._refusals:
             for path in self._paths:
                 if path in self._identity.offline:
@@ -295,7 +296,8 @@ class _Startup:
         prediction = predict_metadata_log(self._metadata, settings, self._conditions.clock)
         if isinstance(prediction, Refusal):
             self._refusals.append(prediction)
-        # `metadata_fault` is set if other controllers may still have the truncated records.
+        # Report no loss if `metadata_fault` is set: other controllers may still have the truncated
+        # records.
         elif (
             prediction is not None
             and prediction.lost.records
@@ -304,7 +306,7 @@ class _Startup:
             self._partitions.append(prediction)
 
     def _check_checkpoints(self, directory: DataDirectory) -> list[str]:
-        """Report unreadable checkpoints; return why no partition of the directory is served.
+        """Report unreadable checkpoints; return reasons why the directory serves no partition.
 
         Raises `InputError` if this process has no permission to read a checkpoint.
         """
@@ -357,8 +359,8 @@ class _Startup:
         if is_clean:
             self._has_marker = True
             self._notes.append(f"a broker deletes {clean_shutdown_file} before it loads partitions")
-        # In the order of the file system, as a broker does. Once a directory is offline, loading
-        # some partitions from it is fatal.
+        # Load partitions in the order in which the file system lists them, like a broker. The order
+        # matters: after a directory is offline, a broker exits on some of its partitions.
         for entry in scan_directory(directory.path):
             if not entry.is_directory() or entry.name in NOT_PARTITIONS:
                 continue
@@ -457,7 +459,7 @@ class _Startup:
         topic_id: str | None,
         directory: DataDirectory,
     ) -> PartitionPrediction:
-        """Return the prediction for a loaded partition, including later deletions."""
+        """Return the prediction for a loaded partition, including deletions by retention."""
         conditions, node_id = self._conditions, self._node_id
         partition = TopicPartition(predicted.topic, predicted.partition)
         stray_reason = conditions.stray_reason(partition, topic_id, node_id)
@@ -596,7 +598,7 @@ class _Startup:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """The transaction coordinators of a broker, and the partitions on this broker.
+    """Checks whether coordinators on a broker end the open transactions of its partitions.
 
     `partitions` come from all data directories. `node_id` and `cluster` are None if unknown.
     """
@@ -689,7 +691,7 @@ class OpenTransactions:
 
     @cached_property
     def _has_all_coordinators(self) -> bool:
-        """Whether this broker hosts all partitions of ``__transaction_state``."""
+        """Whether this broker hosts all partitions of ``__transaction_state``, all readable."""
         if self.cluster is None or not self._read_transactions[1]:
             return False
         topic = self.cluster.find_topic(TRANSACTION_STATE_TOPIC)

@@ -28,7 +28,7 @@ class Identity:
     """The identity of a broker from the ``meta.properties`` of all its directories.
 
     `by_directory` has the parsed contents, `offline` the directories that the broker marks offline,
-    and `refused` the reasons why it exits before it changes any file.
+    and `refused` the reasons why the broker exits before it changes any file.
     """
 
     by_directory: Mapping[str, MetaProperties]
@@ -97,7 +97,7 @@ def configured_directories(properties: Mapping[str, str] | None) -> frozenset[st
 def started_directories(
     paths: Sequence[str], properties: Mapping[str, str] | None
 ) -> Sequence[str]:
-    """Return the directories on which a broker starts: the input paths and the settings' paths.
+    """Return the directories on which a broker starts: the input paths and its configured paths.
 
     If the settings contain none of the input paths, they are from another machine and are ignored.
     """
@@ -156,7 +156,7 @@ def find_metadata_directory(
     if configured is None:
         first_directory = next(iter(_parse_log_dirs(properties)), None)
         return first_directory if first_directory in directories else min(candidates, default=None)
-    # Settings of another machine refer to directories on that machine.
+    # Settings from another machine contain paths on that machine: ignore the configured directory.
     if {configured, *configured_directories(properties)} >= set(directories):
         return configured
     if not configured_directories(properties) and os.path.isdir(configured):

@@ -1,4 +1,4 @@
-"""The metadata log, which every node loads before its topics: whether a node starts on it.
+"""Checks whether a node starts on its metadata log, which it loads before all topics.
 
 Sources: Kafka's ``KafkaRaftManager``, ``KafkaRaftLog.createLog``, ``Snapshots.parse``,
 ``KafkaRaftClient.initialize``, ``BootstrapDirectory.read``, ``FileQuorumStateStore``,

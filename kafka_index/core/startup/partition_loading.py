@@ -171,7 +171,7 @@ def load_partition(
 
 @dataclass
 class _PredictedFiles:
-    """The segments of a partition, opened read-only (`LoadingFiles`)."""
+    """The segments of a partition, opened read-only; implements `LoadingFiles`."""
 
     directory: str
     files: StartupFiles
@@ -224,10 +224,10 @@ class _PredictedFiles:
         self.deleted[segment.base_offset] = segment
 
     def check_closed(self, segment: LoadedSegment) -> None:
-        """Do nothing: a broker does not check closed segments."""
+        """Do nothing: a broker does not check the active segment after a clean shutdown."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Do nothing: a broker deletes the complete log."""
+        """Do nothing: a broker deletes a log that ends before the log start offset."""
 
 
 def _load_or_split(directory: str, files: _PredictedFiles, loading: Loading) -> LoadedPartition:
@@ -598,7 +598,8 @@ class LoadedSegment:
             return self.base_offset
         log_end = scan_to_end(self.log, entry, self.base_offset, verify_crc=False)
         check_stop(log_end.stop, self.size_bytes, self.path, "the end of the log")
-        # The search for that entry's offset can fail on batches that the scan accepts.
+        # A broker also searches for the offset of the last entry. This search can fail on batches
+        # that the scan accepts.
         self.offset_to_position(self.offset_index.last_offset)
         return log_end.next_offset
 

@@ -160,7 +160,7 @@ def _find_missing_offsets(
 
 
 def _unreadable_reason(logs: Sequence[ScannedLog], log_start_offset: int) -> str | None:
-    """Return why a broker cannot find offsets of a log, which it searches in the next segment."""
+    """Return why a broker cannot find the last offsets of a log: it searches the next segment."""
     for log, next_log in pairwise(logs):
         first_offset = max(next_log.segment.base_offset, log_start_offset)
         if log.offsets.end_offset > first_offset:
@@ -238,8 +238,9 @@ def _predict_reappearing_records(
 ) -> PartitionPrediction:
     """Add the records that reappear because the log start offset is lost.
 
-    A broker drops the epochs before the log start offset, at which the first remaining epoch then
-    starts. If recovery rebuilt the epochs, the first epoch starts at a recovered segment instead.
+    The first leader epoch shows the lost log start offset. When the log start offset increases, a
+    broker removes earlier epochs, and the first remaining epoch starts at the log start offset. If
+    recovery rebuilt the epochs, the first epoch starts at a recovered segment instead.
     """
     log_start_offset, log_end_offset = loaded.log.log_start_offset, loaded.log.log_end_offset
     if log_end_offset <= log_start_offset:
@@ -265,7 +266,8 @@ def _predict_reappearing_records(
         return predicted
     offsets = f"offsets {log_start_offset} to {first_epoch_offset - 1}"
     if has_log_starts:
-        # A broker that used these epochs has written the checkpoint without the log start.
+        # The checkpoint has entries, but not this log start offset: it is unclear whether the
+        # epochs or the checkpoint are outdated.
         reason = (
             f"the leader epochs start at offset {first_epoch_offset}, but the log start offset is "
             f"lower: {offsets} may be deleted records that reappear"
@@ -385,7 +387,7 @@ def check_served_files(
     *,
     is_compacted: bool,
 ) -> ServedFiles:
-    """Check the files that a broker keeps.
+    """Check the index files, snapshots and leader epochs that a broker keeps.
 
     `log_start` comes from the checkpoint. Producers of a compacted log are not checked, since
     compaction can remove their batches.

@@ -104,7 +104,7 @@ class LostRecords:
 
 @dataclass(frozen=True, slots=True)
 class LoadedLog:
-    """A log as a broker has it after loading.
+    """The state of a log after a broker has loaded it.
 
     `base_offsets` are the base offsets of its segments. `producers` are PRODUCER_STATE_ENTRY rows
     in snapshot order. The earliest open transaction starts at `first_unstable_offset`.
@@ -198,7 +198,7 @@ class PartitionPrediction:
 
 @dataclass(frozen=True, slots=True)
 class StartPrediction:
-    """The prediction of a startup, the fields of `kafka_index.Prediction` besides directories."""
+    """The prediction of a startup: the fields of `kafka_index.Prediction` except directories."""
 
     verdict: Verdict
     refused: tuple[Refusal, ...]
