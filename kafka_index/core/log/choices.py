@@ -1,4 +1,4 @@
-"""Enumerations of builds, lookups and reads; importing this module is cheap, for command help."""
+"""Enumerations for builds, lookups and reads. Command help imports them, so the import is fast."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ class BuildOutput(StrEnum):
 
 
 ALL_OUTPUTS = frozenset(BuildOutput)
-#: Files of a segment that do not depend on earlier segments.
+#: Index files, which do not depend on earlier segments.
 INDEX_OUTPUTS = frozenset((BuildOutput.INDEX, BuildOutput.TIME_INDEX))
 
 
 class Resolve(StrEnum):
-    """The level of detail of a lookup."""
+    """What a lookup returns: an index entry, a batch or a record."""
 
-    #: The index entry, from index files only.
+    #: The index entry at which the search for the batch starts.
     INDEX = "index"
-    #: The batch.
+    #: The first batch whose last offset or largest timestamp is at or after the query.
     BATCH = "batch"
-    #: The record.
+    #: The first record whose offset or timestamp is at or after the query.
     RECORD = "record"
 
 
 class UpperBound(StrEnum):
-    """The upper bound of a lookup."""
+    """The exclusive upper bound of the offsets that a lookup returns."""
 
     LOG_END = "log-end"
     HIGH_WATERMARK = "high-watermark"
@@ -41,23 +41,25 @@ class UpperBound(StrEnum):
 
 
 class Status(IntEnum):
-    """The outcome of a query."""
+    """The outcome of a lookup query."""
 
-    #: A result exists at the requested level.
+    #: The lookup found the requested index entry, batch or record, or the requested bound of the
+    #: log.
     FOUND = 0
     #: The offset is below the log start offset.
     BEFORE_LOG_START = 1
-    #: The offset is the log end offset, or at or above the upper bound; not an error.
+    #: The offset is at or above the upper bound of results, and at most the log end offset.
     LOG_END = 2
-    #: The offset is above the log end; a broker returns OFFSET_OUT_OF_RANGE.
+    #: The offset is above the log end offset; a broker returns OFFSET_OUT_OF_RANGE.
     AFTER_LOG_END = 3
-    #: No record has a timestamp at or after the target, or no batch follows the offset.
+    #: No record has this or a later timestamp, or no batch has this or a later offset.
     NO_RECORD_AT_OR_AFTER = 4
     #: The dump has no segments of the partition.
     UNKNOWN_PARTITION = 5
-    #: A null or negative offset, an unsupported or null timestamp, or a null topic or partition.
+    #: The query has a null or negative offset, an unsupported or null timestamp, or a null topic or
+    #: partition.
     INVALID_QUERY = 6
-    #: Corruption or a disk error affects the result.
+    #: Corruption or a read error prevents a certain result.
     UNREADABLE = 7
 
     @property
@@ -66,28 +68,28 @@ class Status(IntEnum):
 
 
 class By(StrEnum):
-    """The kind of key in queries."""
+    """What a lookup searches for: offsets or timestamps."""
 
     OFFSET = "offset"
     TIMESTAMP = "timestamp"
 
     @property
     def column(self) -> str:
-        """The query column with the key."""
+        """The column of a query file with the offsets or timestamps."""
         return self.value
 
     @property
     def default_resolve(self) -> Resolve:
-        """The default level of a lookup."""
+        """The default level of detail of a lookup."""
         return Resolve.BATCH if self is By.OFFSET else Resolve.RECORD
 
 
 class Isolation(StrEnum):
-    """Which transactional records are read (``isolation.level``)."""
+    """Which records of transactions are read (``isolation.level``)."""
 
-    #: All records.
+    #: All records, also of aborted and open transactions.
     READ_UNCOMMITTED = "read_uncommitted"
-    #: Records of committed transactions, up to the last stable offset.
+    #: Records up to the last stable offset, except records of aborted transactions.
     READ_COMMITTED = "read_committed"
 
 
@@ -96,14 +98,15 @@ class OnDamage(StrEnum):
 
     #: End the read with an error.
     FAILFAST = "failfast"
-    #: Return a row with position and reason in the column ``_corrupt_record``.
+    #: Return a row for the batch, with its position and the reason in the column
+    #: ``_corrupt_record``.
     PERMISSIVE = "permissive"
     #: Skip the batch and log a warning.
     DROP = "drop"
 
 
 class Decode(StrEnum):
-    """The parts of records that are decoded with their schemas."""
+    """Whether keys, values or both are decoded with their schemas."""
 
     KEY = "key"
     VALUE = "value"
@@ -111,16 +114,16 @@ class Decode(StrEnum):
 
     @property
     def parts(self) -> tuple[str, ...]:
-        """The columns."""
+        """The decoded columns: ``key``, ``value`` or both."""
         return ("key", "value") if self is Decode.BOTH else (self.value,)
 
 
 class DecodeErrors(StrEnum):
-    """What is done with keys and values that cannot be decoded."""
+    """How to handle keys and values that cannot be decoded."""
 
-    #: The row has its bytes, and the code of the error.
+    #: Return the undecoded bytes and the code of the error.
     KEEP = "keep"
-    #: The first one ends the read with an error.
+    #: End the read with an error.
     FAIL = "fail"
 
 
@@ -130,5 +133,5 @@ class BytesForm(StrEnum):
     #: Quoted text if the bytes are UTF-8, otherwise hex digits.
     TEXT = "text"
     HEX = "hex"
-    #: Not printed.
+    #: Keys and values are not printed.
     NONE = "none"

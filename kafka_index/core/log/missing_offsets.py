@@ -1,10 +1,15 @@
-"""Missing offsets of a partition, and whether compaction explains them.
+"""Missing offsets of a partition, and whether compaction removed them.
 
-There are three cases. Compaction explains them if the cleaner checkpoint is above, or if a later
-batch has marks that only the log cleaner makes. It cannot explain them if the topic is not
-compacted, or if they are at the end, in the active segment. Otherwise it is unknown: a replica that
-fetched from a cleaned leader lacks offsets above its own checkpoint. Sources: Kafka's ``Cleaner``,
-``LogCleanerManager``, ``MemoryRecords.filterTo``.
+There are three cases:
+
+- Compaction removed them if they are below the cleaner checkpoint, or before a batch that only the
+  log cleaner can have written.
+- Compaction cannot have removed them if the topic is not compacted, or if they are at the end of
+  the active segment.
+- Otherwise the cause is unknown: a replica that fetched from a cleaned leader lacks offsets above
+  its own cleaner checkpoint.
+
+Sources: Kafka's ``Cleaner``, ``LogCleanerManager``, ``MemoryRecords.filterTo``.
 """
 
 from __future__ import annotations
@@ -26,16 +31,16 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.logdir.segment_table import has_entries_beyond
 from kafka_index.core.records.record_sections import Decompressor
 
-#: Why offsets at the end of the partition are lost.
+#: Why missing offsets at the end of a partition are lost, and not compacted.
 BY_CHECKPOINTS = (
     "a checkpoint shows that the log was longer, and compaction never removes the end of a log"
 )
-#: Why the offsets of a deleted log are lost.
+#: Why the missing offsets of a deleted segment are lost.
 BY_INDEXES = (
     "a segment was deleted, but its index files remain; compaction deletes index files with their "
     "segment"
 )
-#: Why offsets at the end of a log are lost.
+#: Why missing offsets at the end of a segment are lost.
 BY_LATER_ENTRIES = (
     "index entries for the missing offsets exist; compaction removes index entries with their "
     "batches"
@@ -58,14 +63,14 @@ class GapLocation(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cleaning:
-    """Compaction of a replica, from its topic settings, cleaner checkpoint and batches.
+    """How far a replica was compacted, according to topic settings, cleaner checkpoint and batches.
 
     Attributes
     ----------
     is_compacted
         True if the topic is or was compacted, None if unknown.
     cleaned_to
-        The first offset that was not cleaned, None if unknown.
+        The log cleaner has processed all offsets below this offset. None if unknown.
     """
 
     is_compacted: bool | None = None
@@ -77,7 +82,8 @@ class Cleaning:
     ) -> Cleaning:
         """Combine an entry of the cleaner checkpoint and ``cleanup.policy``.
 
-        Without a policy, a topic in the cluster metadata has Kafka's default, ``delete``.
+        `checkpoint` is the entry of the partition. `is_topic_known` is True if the cluster metadata
+        contains the topic. A known topic without `policy` has Kafka's default, ``delete``.
         """
         if topic in COMPACTED_INTERNAL_TOPICS or checkpoint is not None:
             return cls(is_compacted=True, cleaned_to=checkpoint)
@@ -86,13 +92,13 @@ class Cleaning:
         return cls(is_compacted="compact" in (policy or ""))
 
     def extended_to(self, marked_to: int) -> Cleaning:
-        """Add a mark of the log cleaner at an offset (`LogOffsets.marked_to`)."""
+        """Return a copy that includes a mark of the log cleaner (`LogOffsets.marked_to`)."""
         if not marked_to:
             return self
         return Cleaning(is_compacted=True, cleaned_to=max(self.cleaned_to or 0, marked_to))
 
     def unexplained_reason(self) -> str:
-        """Return why compaction does not explain missing offsets."""
+        """Return why compaction is not known to have removed the missing offsets."""
         if self.is_compacted is False:
             return "the topic is not compacted"
         if self.is_compacted is None:
@@ -120,14 +126,14 @@ class CheckpointOffsets:
     cleaning
         Compaction according to the cleaner checkpoint and the topic settings.
     start_offset
-        Log start offset from a checkpoint, None if there is no entry. Earlier offsets are not
-        missing.
+        Log start offset according to its checkpoint, None without an entry. Offsets below it do not
+        count as missing.
     end_offset
-        An offset that the log reached according to checkpoints. None if the log was truncated on
-        purpose.
+        High watermark or recovery point, whichever is higher: the log end offset was at least this
+        offset. None if the log was truncated on purpose.
     is_start_exact
-        True if a clean shutdown wrote the checkpoint of the log start offset. Such a checkpoint is
-        not older than the logs.
+        True after a clean shutdown: the checkpoint of the log start offset is not older than the
+        segments.
     """
 
     cleaning: Cleaning
@@ -144,7 +150,7 @@ class CheckpointOffsets:
         *,
         is_topic_known: bool,
     ) -> CheckpointOffsets:
-        """Read the checkpoints of a data directory; the policy is as in `Cleaning.from_policy`."""
+        """Read the checkpoints of a data directory. For `policy`, see `Cleaning.from_policy`."""
         cleaned_to = root.cleaned_to(partition)
         return cls(
             Cleaning.from_policy(
@@ -158,18 +164,19 @@ class CheckpointOffsets:
 
 @dataclass(frozen=True, slots=True)
 class MissingRange:
-    """Offsets that a partition should have and no log contains.
+    """A range of offsets that a partition should contain, but no batch does.
 
     Attributes
     ----------
     first_offset, end_offset
         The missing offsets; the end is exclusive.
     log
-        Index of the log with the next batch; of the last log if no batch follows.
+        Index of the segment with the next batch; if no batch follows, of the last segment.
     position_bytes
-        Position of the next batch in its log; the log size if no batch follows.
+        Position of the next batch in its ``.log`` file; if no batch follows, the end of the last
+        batch.
     why
-        An explanation for users.
+        Explains the cause to users.
     """
 
     first_offset: int
@@ -197,7 +204,7 @@ class MissingRange:
         )
 
     def is_continued_by(self, following: MissingRange) -> bool:
-        """Return whether another lost range follows directly."""
+        """Return whether both ranges are lost and adjacent, so that they can be merged."""
         is_next = (self.log, self.location, self.end_offset) == (
             following.log,
             following.location,
@@ -208,20 +215,22 @@ class MissingRange:
 
 @dataclass(slots=True)
 class ScannedLog:
-    """The offsets of a log, or of a range of its batches, after a scan.
+    """The offsets of a segment, or of a range of its batches, after a scan.
 
     Attributes
     ----------
     segment
-        The segment, which is read again if batch headers are not sufficient.
+        The segment, which is read again if the batch headers do not show the cause of a gap.
     is_read
-        False if the log was unreadable. Offsets before and after it are not reported as missing.
+        False if the segment was unreadable. Offsets next to it are not reported as missing.
     damage_end
-        The offset after the corrupt batches at the end of the log, according to their headers.
+        The offset after corrupt batches at the end of the segment, according to their headers. None
+        if the end is not corrupt.
     has_counts
-        True if the records of all batches were already counted.
+        True if the scan counted the records of all batches, so `offsets` has all marks of the log
+        cleaner.
     listed
-        The segment in the listing, if `segment` is a copy of it.
+        The listed segment, if `segment` is a copy of it.
     """
 
     segment: SegmentFile
@@ -233,11 +242,11 @@ class ScannedLog:
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last batch, which may be corrupt."""
+        """The offset after the last batch, even if this batch is corrupt."""
         return max(self.offsets.end_offset, self.damage_end or 0)
 
     def find_cleaner_marks(self, decompressor: Decompressor) -> bool:
-        """Return whether the log has marks of the log cleaner.
+        """Count the records of the segment; return whether this finds marks of the log cleaner.
 
         Raises `KafkaIndexError` if the log cannot be read.
         """
@@ -248,7 +257,7 @@ class ScannedLog:
 
 
 def scan_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = None) -> ScannedLog:
-    """Read the batch headers of a log, up to a size or the first invalid header.
+    """Read the batch headers of a segment, up to a position or the first invalid header.
 
     Raises `KafkaIndexError` if the log cannot be read.
     """
@@ -266,19 +275,19 @@ def scan_log(segment: SegmentFile, cleaned_to: int, size_bytes: int | None = Non
 
 @dataclass(slots=True)
 class MissingOffsets:
-    """The missing offsets of a partition.
+    """The missing offsets of a partition, with their causes.
 
     Attributes
     ----------
     cleaning
-        Compaction according to checkpoints, topic settings and marks in the logs.
+        Compaction according to checkpoints, topic settings and batches.
     ranges
-        Missing ranges in offset order. A range that compaction explains is included if its offsets
-        are not part of another range.
+        Missing ranges in offset order, also ranges that compaction removed.
     omitted_counts
-        Number of ranges that `ranges` omits, keyed by the index of their log.
+        Number of gaps that `ranges` omits because there are too many, keyed by the index of their
+        segment.
     lost_bases
-        Base offsets of missing logs that had offsets after the log start offset.
+        Base offsets of deleted segments that contained offsets at or above the log start offset.
     """
 
     cleaning: Cleaning
@@ -298,19 +307,19 @@ def missing_offsets(
     lost_ends: Mapping[int, int],
     later: Sequence[SegmentFile] = (),
 ) -> MissingOffsets:
-    """Return the missing offsets of a partition, with their causes.
+    """Find the missing offsets of a partition and their causes.
 
     Parameters
     ----------
     logs
-        All logs of the partition by base offset, or the ranges of batches that were read.
+        All segments of the partition by base offset, or the ranges of batches that were read.
     checkpoint_offsets
         Offsets according to checkpoints.
     lost_ends
-        Missing logs whose index files remain: the base offset, and the offset after the last
-        indexed offset. Compaction does not explain the missing offsets of these logs.
+        Deleted segments whose index files remain. Maps each base offset to the offset after its
+        last index entry. Their offsets are lost, because compaction deletes index files too.
     later
-        Segments after `logs`, which are searched for marks of the log cleaner.
+        Segments after `logs`, in which marks of the log cleaner are searched.
 
     Raises `KafkaIndexError` if a log cannot be read again.
     """
@@ -361,7 +370,7 @@ def missing_offsets(
 def _ranges_between_batches(
     logs: Sequence[ScannedLog], start_offset: int | None
 ) -> Iterator[MissingRange]:
-    """Yield missing ranges between the first base offset and the end of the last log."""
+    """Yield the missing ranges from the first base offset to the end of the last segment."""
     start = start_offset or 0
     previous_end: int | None = None
     for number, log in enumerate(logs):
@@ -372,7 +381,7 @@ def _ranges_between_batches(
         if previous_end is not None and previous_end < base_offset:
             gap = Gap(previous_end, base_offset, 0, None)
             if gaps and gaps[0].first_offset == base_offset:
-                # The offsets before the first batch of this log are missing too.
+                # The gap continues to the first batch of this segment.
                 gap = gaps.pop(0)._replace(first_offset=previous_end)
             gaps.insert(0, gap)
         for gap in gaps:
@@ -388,7 +397,7 @@ def _ranges_between_batches(
 
 
 def _classify(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRange]:
-    """Split a range at the cleaned offset, and set the causes of both parts."""
+    """Split a missing range at `Cleaning.cleaned_to`, and set the causes of both parts."""
     limit = min(max(cleaning.cleaned_to or 0, missing.first_offset), missing.end_offset)
     if missing.first_offset < limit:
         why = f"the log cleaner has processed all offsets below {cleaning.cleaned_to}"
@@ -404,7 +413,7 @@ def _classify(missing: MissingRange, cleaning: Cleaning) -> Iterator[MissingRang
 
 
 class _Loss(NamedTuple):
-    """The end of a range of offsets that are certainly lost, and the reason."""
+    """The exclusive end of a range of offsets that are certainly lost, and the reason."""
 
     end_offset: int
     why: str
@@ -413,7 +422,7 @@ class _Loss(NamedTuple):
 def _losses_of_log_ends(
     logs: Sequence[ScannedLog], missing_ranges: Iterable[MissingRange], cleaning: Cleaning
 ) -> dict[int, _Loss]:
-    """Return offsets after the last batches of logs whose index files contain the offsets."""
+    """Return the losses at segment ends: index files have entries for the missing offsets."""
     losses = {}
     for missing in missing_ranges if cleaning.is_compacted is not False else ():
         previous, log = logs[missing.log - 1], logs[missing.log]
@@ -429,7 +438,7 @@ def _losses_of_log_ends(
 def _losses_of_logs(
     logs: Sequence[ScannedLog], lost_ends: Mapping[int, int], start_offset: int
 ) -> dict[int, _Loss]:
-    """Return the offsets of deleted logs, keyed by base offset."""
+    """Return the losses of deleted segments whose index files remain, keyed by base offset."""
     base_offsets = [log.offsets.base_offset for log in logs]
     losses = {}
     for lost_base, lost_end in sorted(lost_ends.items()):
@@ -442,7 +451,7 @@ def _losses_of_logs(
 
 
 def _split_at_losses(missing: MissingRange, losses: Mapping[int, _Loss]) -> Iterator[MissingRange]:
-    """Split a missing range at the bounds of losses that index files prove."""
+    """Split a missing range at the bounds of losses, and mark its parts in a loss as lost."""
     for lost_base, (lost_end, why) in sorted(losses.items()):
         first, end = max(lost_base, missing.first_offset), min(lost_end, missing.end_offset)
         if missing.cause is Cause.LOST or first >= end:
@@ -459,7 +468,7 @@ def _split_at_losses(missing: MissingRange, losses: Mapping[int, _Loss]) -> Iter
 def _head_range(
     logs: Sequence[ScannedLog], start_offset: int | None, lost_base: int | None, *, is_exact: bool
 ) -> Iterator[MissingRange]:
-    """Yield the offsets between log start and first segment, which compaction never removes."""
+    """Yield the offsets from log start to first segment; compaction never removes these."""
     base_offset = logs[0].offsets.base_offset
     start = lost_base if start_offset is None else start_offset
     if start is None or start >= base_offset or not logs[0].is_read:
@@ -477,7 +486,7 @@ def _tail_ranges(
     cleaning: Cleaning,
     losses: Mapping[int, _Loss],
 ) -> Iterator[MissingRange]:
-    """Yield the offsets after the last batch that checkpoints or index files show."""
+    """Yield missing offsets after the last batch, according to checkpoints or index files."""
     last_log = logs[-1]
     end = last_log.end_offset
     if checkpoint_end is None or not last_log.is_read:
@@ -487,7 +496,7 @@ def _tail_ranges(
     )
     later_ends = {base: loss.end_offset for base, loss in losses.items() if base >= end}
     if later_ends:
-        # The last log was not the active segment, so its end may have been cleaned.
+        # The last existing segment was not the active segment, so its end may have been cleaned.
         first = min(later_ends)
         if end < first:
             yield from _classify(replace(tail, end_offset=first), cleaning)

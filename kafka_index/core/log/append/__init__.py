@@ -1,1 +1,1 @@
-"""Append to logs like a broker."""
+"""Append batches to partition logs like a broker."""

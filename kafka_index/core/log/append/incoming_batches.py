@@ -1,7 +1,8 @@
-"""Batches to append: their validation, the plan of their positions, and results of reads.
+"""Validate batches to append, plan their segments and index entries, and define read results.
 
-A plan is complete before the first byte is written, so a rejected append leaves nothing on disk. A
-leader accepts only v2 batches and never recompresses: ``compression.type`` is ``producer``.
+Appends are planned completely before the first byte is written, so a rejected append leaves nothing
+on disk. A leader accepts only v2 batches and never recompresses: ``compression.type`` is
+``producer``.
 
 Sources: Kafka's ``LogSegment.append``, ``UnifiedLog.maybeRoll``, ``FetchDataInfo``,
 ``LogValidator`` and ``UnifiedLog.analyzeAndValidateRecords``.
@@ -80,7 +81,7 @@ from kafka_index.core.records.record_decoder import BatchDamage, decode_entry, h
 
 @dataclass(frozen=True, slots=True)
 class IncomingBatches:
-    """Complete, valid, consecutive batches and their columns.
+    """The bytes of consecutive batches, and their batch columns.
 
     Positions in `columns` are relative to the start of `data`.
     """
@@ -92,10 +93,10 @@ class IncomingBatches:
     def scan(cls, data: Bytes, base_offset: int) -> Self:
         """Verify batches and read their headers.
 
-        Last offsets must be at or above the base offset, by less than 2^31. Raises
-        `CorruptLogError`, with a position relative to the start of `data`, if a batch is incomplete
-        or does not match its checksum. Raises `InputError` if `data` is empty or an offset is out
-        of range.
+        The last offset of each batch must be less than 2^31 above `base_offset`, and not below it.
+        Raises `CorruptLogError`, with a position relative to the start of `data`, if a batch is
+        incomplete or does not match its checksum. Raises `InputError` if `data` is empty or an
+        offset is out of range.
         """
         chunks = list(cls._scan_chunks(data, base_offset, verify_crc=True))
         if not chunks:
@@ -107,10 +108,10 @@ class IncomingBatches:
 
     @classmethod
     def scan_stored(cls, data: Bytes, base_offset: int) -> Iterator[Self]:
-        """Yield chunks of the batches in a log without verifying their checksums.
+        """Yield the batches of a ``.log`` file in chunks, without verifying their checksums.
 
-        Ends before an incomplete batch (``FileLogInputStream.nextBatch``). Raises `CorruptLogError`
-        if the length of a batch is invalid.
+        Iteration ends before an incomplete batch (``FileLogInputStream.nextBatch``). Raises
+        `CorruptLogError` if the length of a batch is invalid.
         """
         return cls._scan_chunks(data, base_offset, verify_crc=False)
 
@@ -132,13 +133,13 @@ class IncomingBatches:
         return self.columns.rows
 
     def epoch_starts(self) -> Iterator[tuple[int, int, int]]:
-        """Yield row, leader epoch and base offset of each batch that changes the epoch."""
+        """Yield row, leader epoch and base offset of the first batch and of each epoch change."""
         epochs = self.columns.leader_epoch
         for row in [0, *(np.flatnonzero(np.diff(epochs)) + 1).tolist()]:
             yield row, int(epochs[row]), int(self.columns.base_offset[row])
 
     def rows(self, first: int, end: int) -> Self:
-        """Return a range of batches as views; positions stay relative to the original start."""
+        """Return a range of batches as views. Positions stay relative to the original `data`."""
         columns = self.columns
         start = int(columns.position_bytes[first])
         stop = int(columns.position_bytes[end - 1] + columns.size_bytes[end - 1])
@@ -155,8 +156,8 @@ def as_bytes(data: bytes | bytearray | memoryview | Bytes) -> Bytes:
 class AppendInfo:
     """The result of an append (Kafka: ``LogAppendInfo``); offsets are -1 if nothing was appended.
 
-    `duplicates` has the first and last offsets of batches that a client sent again, and that were
-    not appended again.
+    `duplicates` has the first and last offset of each batch that a client sent again. These batches
+    are not appended again.
     """
 
     first_offset: int = -1
@@ -176,20 +177,21 @@ class AppendInfo:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPlan:
-    """The effect of appends on one segment.
+    """The appends that go to one segment, and the index entries that they add.
 
     Attributes
     ----------
     next_append
-        Number of the first append that is not in the plan.
+        Index of the first append that is not in the plan.
     must_roll
         True if the segment must be rolled before `next_append`.
     rows, positions_bytes : shape (k,)
-        The batches that get an offset index entry, and their positions in the log.
+        Rows of the batches that get an offset index entry, and their positions in the ``.log``
+        file.
     timestamps_ms, timestamp_offsets : shape (k,)
         The time index entries.
     state
-        The growth of the segment after the appends.
+        The ``GROWTH_`` fields of the segment after the appends.
     """
 
     next_append: int
@@ -219,7 +221,10 @@ def growth_limits(
     offset_entries: int | None = None,
     time_entries: int | None = None,
 ) -> Longs:
-    """Return the limits of a segment; by default, the settings determine the index sizes."""
+    """Return the ``LIMIT_`` fields of a segment.
+
+    By default, ``segment.index.bytes`` limits the number of index entries.
+    """
     limits = np.empty(LIMITS, np.int64)
     index_bytes = settings.segment_index_bytes
     limits[LIMIT_BASE_OFFSET] = base_offset
@@ -246,11 +251,11 @@ def plan_for_segment(
     *,
     may_roll: bool,
 ) -> SegmentPlan:
-    """Plan appends to a segment from `first_append` on, without changing `state`.
+    """Plan the appends from `first_append` on that fit in a segment, without changing `state`.
 
-    `ends` has the row after the last batch of each append. `may_roll` is False directly after a
+    `ends` has, for each append, the row after its last batch. `may_roll` is False directly after a
     roll. Raises `IndexFullError` if an index becomes full within an append, and
-    `IndexOffsetOverflowError` if an append does not fit a newly rolled segment.
+    `IndexOffsetOverflowError` if the offsets of an append do not fit in a newly rolled segment.
     """
     columns = batches.columns
     positions = np.empty(columns.rows, np.int64)
@@ -306,7 +311,7 @@ class Isolation(StrEnum):
 
 
 class AbortedTransaction(NamedTuple):
-    """An aborted transaction: committed reads skip the producer's records from an offset on."""
+    """An aborted transaction; consumers skip the producer's records from `first_offset` on."""
 
     producer_id: int
     first_offset: int
@@ -314,20 +319,20 @@ class AbortedTransaction(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class FetchData:
-    """Bytes of a log, from the batch that contains an offset (Kafka: ``FetchDataInfo``).
+    """The result of a read: batches from the requested offset on (Kafka: ``FetchDataInfo``).
 
     Attributes
     ----------
     base_offset
-        Base offset of the batch, or the requested offset if no batch follows.
+        Base offset of the first batch; if `records` is empty, the offset at `position_bytes`.
     position_bytes
-        Position in the segment.
+        Position of `records` in the ``.log`` file.
     records
-        The bytes. The last batch may be incomplete.
+        The bytes of the batches. The last batch may be incomplete.
     first_entry_incomplete
-        True if the first batch exceeds the requested size.
+        True if `records` ends within the first batch because of `max_bytes`.
     aborted_transactions
-        Only set by committed reads.
+        The aborted transactions in the range of the read, only for ``txn_committed`` reads.
     """
 
     base_offset: int
@@ -338,7 +343,7 @@ class FetchData:
     aborted_transactions: tuple[AbortedTransaction, ...] | None = None
 
 
-#: Rejected batches, the reason, the expected value, and the column with the actual value.
+#: A mask of rejected batches, the reason, the expected value, and the column of actual values.
 _Check = tuple[NDArray[np.bool_], str, object, Longs]
 
 
@@ -353,9 +358,9 @@ def assign_as_leader(
 ) -> IncomingBatches:
     """Validate v2 batches, copy them, and assign offsets, leader epoch and timestamps.
 
-    Clients send the base offset 0; coordinators may write markers. Raises `CorruptLogError` if a
-    batch or record cannot be read, `InputError` if a broker would reject a batch, and
-    `InvalidEpochError` if the leader epoch is negative.
+    Batches of clients must have base offset 0. Only coordinators may append transaction markers.
+    Raises `CorruptLogError` if a batch or record cannot be read, `InputError` if a broker would
+    reject a batch, and `InvalidEpochError` if the leader epoch is negative.
     """
     base_offset = 0 if origin is AppendOrigin.CLIENT else _first_base_offset(data)
     batches = IncomingBatches.scan(as_bytes(bytearray(data)), base_offset)
@@ -389,7 +394,7 @@ def assign_as_leader(
     columns.attributes[:] &= ~TIMESTAMP_TYPE_MASK
     columns.attributes[:] |= TIMESTAMP_TYPE_MASK if append_type else 0
     if append_type:
-        # A marker has the timestamp of its batch.
+        # The timestamp of a transaction marker is also the timestamp of its batch.
         columns.control_timestamp_ms[columns.control_type >= 0] = now_ms
     _check_leader_epochs(batches)
     return batches
@@ -463,7 +468,7 @@ def _check_timestamps(batches: IncomingBatches, settings: LogSettings, now_ms: i
     if is_create_time:
         min_ms = max(now_ms - settings.message_timestamp_before_max_ms, INT64_MIN)
         max_ms = min(now_ms + settings.message_timestamp_after_max_ms, INT64_MAX)
-    # The count may be corrupt, but a batch never has more records than bytes.
+    # The record count may be corrupt, but a batch never has more records than bytes.
     counts = np.clip(batches.columns.record_count, 0, columns.size_bytes)
     largest, codes = np.empty((2, len(batches)), np.int64)
     largest_timestamps(
@@ -557,7 +562,7 @@ def _raise_for_first(
     *checks: _Check,
     error_class: type[InputError | CorruptLogError | InvalidEpochError] = InputError,
 ) -> None:
-    """Raise an error for the first batch that fails a check."""
+    """Raise an error for the first batch that any of the checks rejects."""
     for is_rejected, reason, expected, actual in checks:
         if is_rejected.any():
             row = int(np.argmax(is_rejected))
@@ -581,10 +586,10 @@ def check_as_follower(
 
     The first batch with a later epoch than `leader_epoch`, and all batches after it, are dropped
     (KAFKA-18723). Returns None if all batches are dropped. Only leaders check
-    ``max.message.bytes``. With `as_one_append`, all batches together must fit in one segment,
-    otherwise each batch. Raises `CorruptLogError` if a batch cannot be read, `InputError` if
-    offsets decrease or do not fit in a segment, and `InvalidEpochError` if a v2 batch has no leader
-    epoch.
+    ``max.message.bytes``. With `as_one_append`, all batches together must fit in one segment.
+    Otherwise, each batch must fit in one. Raises `CorruptLogError` if a batch cannot be read,
+    `InputError` if offsets decrease or do not fit in a segment, and `InvalidEpochError` if a v2
+    batch has no leader epoch.
     """
     array = as_bytes(data)
     if len(array) < LOG_OVERHEAD_BYTES + MIN_LENGTH:

@@ -1,8 +1,8 @@
-"""Loading a partition: the sequence of steps, the reasons for each, and the leader epochs.
+"""Load a partition like a broker at startup: sanity checks, recovery, leader epochs and producers.
 
-`core.log.append.partition_log_writer` applies the steps to the files of a writable log.
-`core.startup.partition_loading` only computes the actions of a broker. Source: Kafka's
-``LogLoader.load``.
+`core.log.append.partition_log_writer` uses `LogLoader` to change the files of a partition.
+`core.startup.partition_loading` uses it to predict the changes of a broker, without writing.
+Source: Kafka's ``LogLoader.load``.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class EpochFile:
         self._write_changes(changed=has_changed)
 
     def assign_recovered(self, batches: IncomingBatches) -> None:
-        """Assign the epochs of batches as recovery does."""
+        """Assign the leader epochs of the batches of a recovered segment."""
         has_changed = False
         for _, epoch, base_offset in batches.epoch_starts():
             has_changed |= self.cache.assign_from_batch(epoch, base_offset)
         self._write_changes(changed=has_changed)
 
     def truncate_from_end(self, offset: int) -> None:
-        """Remove the epochs that start at or above an offset."""
+        """Remove the leader epochs that start at or above an offset."""
         self._write_changes(changed=self.cache.truncate_from_end(offset))
 
     def truncate_from_start(self, offset: int) -> None:
@@ -83,14 +83,14 @@ class EpochFile:
             file.commit()
 
 
-#: Code for a recovery that fails because offsets decrease (``InvalidOffsetException``).
+#: Reason code of a segment whose recovery found decreasing offsets (``InvalidOffsetException``).
 OFFSET_BACKWARD: Final = "offset_backward"
 
 
 class OffsetsGoBackError(Exception):
-    """Recovery found an offset that is not above the last index entry.
+    """Recovery found a batch whose offset is not above the last offset index entry.
 
-    The loader truncates the complete log.
+    The loader then truncates the ``.log`` file to 0 bytes.
     """
 
 
@@ -99,9 +99,9 @@ class LoadingSegment(ReplayedSegment, Protocol):
         """Return whether loading leaves the segment unchanged (``LogSegment.sanityCheck``)."""
 
     def recover(self) -> int:
-        """Rebuild the indexes and truncate the log; return the number of truncated bytes.
+        """Rebuild the indexes and truncate invalid batches; return the number of removed bytes.
 
-        Raises `OffsetsGoBackError` if the complete log must be truncated.
+        Raises `OffsetsGoBackError` if all batches must be removed.
         """
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
@@ -110,13 +110,13 @@ class LoadingSegment(ReplayedSegment, Protocol):
     def append_aborted(self, aborted: NDArray[np.void]) -> None: ...
 
     def truncate_fully(self) -> int:
-        """Truncate the complete log (``LogSegment.truncateTo``); return the truncated bytes."""
+        """Remove all batches (``LogSegment.truncateTo``); return the number of removed bytes."""
 
     def release(self) -> None:
         """Release the memory of a recovered segment."""
 
     def next_offset(self) -> int:
-        """Return the offset after the last batch (``LogSegment.readNextOffset``)."""
+        """Return the offset after the segment's last batch (``LogSegment.readNextOffset``)."""
 
     def resize_indexes(self) -> None:
         """Resize the indexes of the active segment to their maximum size."""
@@ -126,7 +126,7 @@ Segment = TypeVar("Segment", bound=LoadingSegment)
 
 
 class LoadingFiles(Protocol[Segment]):
-    """The segments of a partition during loading, and operations on segments."""
+    """The segments of a partition that is being loaded, and operations on its segments."""
 
     segments: list[Segment]
 
@@ -138,15 +138,15 @@ class LoadingFiles(Protocol[Segment]):
     def delete_segment(self, segment: Segment) -> None: ...
 
     def check_closed(self, segment: Segment) -> None:
-        """Check the active segment after a clean shutdown; raise to stop loading."""
+        """Check the active segment after a clean shutdown. An exception stops loading."""
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Check a log that ends before the log start offset; raise to prevent its deletion."""
+        """Check a log whose end is below its start offset. An exception prevents its deletion."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedOffsets:
-    """The absolute offsets of a loaded log."""
+    """The log start offset, log end offset and recovery point of a loaded partition."""
 
     log_start_offset: int
     log_end_offset: int
@@ -155,14 +155,14 @@ class LoadedOffsets:
 
 @dataclass(frozen=True, slots=True)
 class LoadConditions:
-    """The state of a data directory when a partition is loaded.
+    """Whether the last shutdown was clean, and the checkpoints of a partition to load.
 
     Attributes
     ----------
     is_clean
         True if the data directory has the clean shutdown file.
     recovery_point, log_start_offset
-        Entries of the checkpoints, 0 if missing.
+        The partition's entries in the checkpoints of the data directory, 0 if there are none.
     is_deleted
         True for a partition whose deletion was interrupted. Nothing is recovered, and the log end
         is not determined.
@@ -175,7 +175,7 @@ class LoadConditions:
 
 
 class LogLoader(Generic[Segment]):
-    """Loads a partition with its leader epochs and producers into `files`.
+    """Loads the segments of a partition into `files`, and its leader epochs and producers.
 
     Attributes
     ----------
@@ -198,7 +198,7 @@ class LogLoader(Generic[Segment]):
         self.reasons: dict[int, str] = {}
 
     def load(self) -> LoadedOffsets:
-        """Load the partition; after an unclean shutdown, recover unflushed segments first."""
+        """Load the partition; after an unclean shutdown, also recover its unflushed segments."""
         files, conditions = self._files, self._conditions
         log_start = conditions.log_start_offset
         self._load_segments()
@@ -254,7 +254,7 @@ class LogLoader(Generic[Segment]):
                 return
 
     def _recover(self, segment: Segment) -> int:
-        """Recover a segment (``LogLoader.recoverSegment``); return the truncated bytes."""
+        """Recover a segment (``LogLoader.recoverSegment``); return how many bytes are truncated."""
         producer_state = self._new_producer_state()
         producer_state.rebuild(
             self._files.segments,

@@ -1,4 +1,4 @@
-"""A writable segment: batches are appended with the index entries that a broker adds.
+"""A writable segment: appends batches with the index entries that a broker would add.
 
 Sources: Kafka's ``LogSegment`` and ``FileRecords``.
 """
@@ -76,7 +76,7 @@ _NO_BYTES = np.empty(0, np.uint8)
 
 
 class LogFile:
-    """A ``.log`` open for appending, which is created if it does not exist.
+    """A ``.log`` file that is open for appending, and created if it does not exist.
 
     With `preallocated_bytes`, a new file has this size, with zeros after the batches.
     """
@@ -103,15 +103,16 @@ class LogFile:
 
     @property
     def view(self) -> Bytes:
-        """The written bytes, mapped; valid until the next change of the log."""
+        """The appended bytes, memory-mapped; valid until the file is truncated or closed."""
         if len(self._view) < self.size_bytes:
-            # A preallocated file is mapped fully, so that appends need no new map.
+            # A preallocated file is mapped completely, so that it need not be mapped again after
+            # appends.
             mapped = mmap.mmap(self._descriptor, 0, access=mmap.ACCESS_READ)
             self._view = np.frombuffer(mapped, np.uint8)
         return self._view[: self.size_bytes]
 
     def append(self, data: Bytes) -> None:
-        """Append all bytes or none."""
+        """Append the bytes. If the write fails, the bytes already written are removed."""
         remaining = data.data
         position = self.size_bytes
         try:
@@ -120,14 +121,14 @@ class LogFile:
                 position += written_bytes
                 remaining = remaining[written_bytes:]
         except OSError as error:
-            # A failed write may have left bytes at the position of the next append.
+            # A failed write may have written some bytes after the last batch.
             with contextlib.suppress(OSError):
                 os.ftruncate(self._descriptor, self.size_bytes)
             raise publish_error(error, self.path, "append to the log") from error
         self.size_bytes = position
 
     def truncate_to(self, size_bytes: int) -> int:
-        """Truncate the file, including preallocated space; return the removed bytes of batches."""
+        """Truncate the file and its preallocated space; return the size of the removed batches."""
         if not 0 <= size_bytes <= self.size_bytes:
             raise ValueError(
                 f"cannot truncate {self.path} of {self.size_bytes} bytes to {size_bytes}"
@@ -167,7 +168,8 @@ class LogFile:
             self._descriptor = -1
 
     def _unmap(self) -> None:
-        # The memory mapping is closed with its last view, which a traceback may still reference.
+        # The file is unmapped after its last view is deleted; a traceback may still reference a
+        # view.
         self._view = _NO_BYTES
 
 
@@ -176,8 +178,9 @@ def translate_offset(
 ) -> LogOffsetPosition | None:
     """Find the batch that contains an offset, or the first batch after it, if any.
 
-    Raises `CorruptLogError` if the log cannot be read. With `verify_entry`, also if the index entry
-    does not match the log, which a broker does not check. Source: LogSegment.translateOffset.
+    Raises `CorruptLogError` if a batch header is invalid. With `verify_entry`, it is also raised if
+    the index entry does not match the log. A broker does not check this. Source:
+    LogSegment.translateOffset.
     """
     floor = offset_index.lookup(offset)
     # A corrupt entry may have a negative position.
@@ -233,7 +236,7 @@ class _HasBaseOffset(Protocol):
 
 
 def floor_segment(segments: Sequence[_HasBaseOffset], offset: int) -> int:
-    """Return the index of the last segment that starts at or before an offset, otherwise 0."""
+    """Return the index of the last segment with a base offset up to `offset`, 0 without one."""
     return max(bisect_right(segments, offset, key=attrgetter("base_offset")) - 1, 0)
 
 
@@ -249,7 +252,7 @@ class LogSegmentWriter(Closeable):
     settings : LogSettings
         Settings of the topic.
     create : bool
-        Create the log; if False, the log must exist.
+        Create the ``.log`` file. If False, the file must exist.
     roll_jitter_ms : int
         Subtracted from ``segment.ms``.
     clock : callable
@@ -258,14 +261,15 @@ class LogSegmentWriter(Closeable):
     Raises
     ------
     InputError
-        The log does not exist.
+        The ``.log`` file does not exist.
     PublishError
         A file cannot be opened or created.
 
     Notes
     -----
-    Index files are opened on first use, or created at their maximum size. As in a restarted broker,
-    the bytes after the last index entry of a reopened segment are not counted. Not thread-safe.
+    Index files are opened on first use. A missing index file is created at its maximum size. As in
+    a restarted broker, ``index.interval.bytes`` counts from the end of a reopened segment, not from
+    its last index entry. Not thread-safe.
     """
 
     def __init__(
@@ -325,13 +329,13 @@ class LogSegmentWriter(Closeable):
 
     @property
     def largest_timestamp(self) -> TimestampOffset:
-        """The largest timestamp so far, with its offset in the time index."""
+        """The largest timestamp so far, and the offset of its time index entry."""
         if self._largest is None:
             self._largest = self.time_index.last_entry
         return self._largest
 
     def limits(self) -> Longs:
-        """Return the current limits for appends: the ``LIMIT_`` fields."""
+        """Return the ``LIMIT_`` fields: the limits that the next append must not exceed."""
         return growth_limits(
             self.settings,
             self.base_offset,
@@ -343,7 +347,7 @@ class LogSegmentWriter(Closeable):
         )
 
     def growth(self) -> Longs:
-        """Return the sizes and timestamps so far: the ``GROWTH_`` fields."""
+        """Return the ``GROWTH_`` fields: the current sizes and timestamps of the segment."""
         if self._first_timestamp == NO_BATCH and self.size_bytes:
             self._first_timestamp = self._read_first_timestamp()
         state = new_growth(self.base_offset)
@@ -362,18 +366,18 @@ class LogSegmentWriter(Closeable):
         return plan.must_roll
 
     def append(self, batches: bytes | Bytes) -> None:
-        """Append batches unchanged, all or none.
+        """Append all batches unchanged, or none of them after an error.
 
         Raises
         ------
         CorruptLogError
             A batch is incomplete or does not match its checksum.
         InputError, IndexOffsetOverflowError
-            An offset does not fit the segment.
+            An offset is outside the offset range of the segment.
         IndexFullError
             An index has no space for the entries of the batches.
         PublishError
-            The batches cannot be written. After any error, nothing has been appended.
+            The batches cannot be written.
         """
         self.append_plan(*self._plan_single_append(batches, may_roll=False))
 
@@ -383,7 +387,7 @@ class LogSegmentWriter(Closeable):
         Parameters
         ----------
         first_row : int
-            Row of the first batch in the planned table.
+            Number to subtract from `SegmentPlan.rows` to get rows of `batches`.
         """
         # As in a broker, the index files are created before the first byte of the log.
         offset_index, time_index = self.offset_index, self.time_index
@@ -429,7 +433,7 @@ class LogSegmentWriter(Closeable):
         return True
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return a byte range of the log."""
+        """Return a byte range of the ``.log`` file."""
         return self.log.view[start:end]
 
     def read(
@@ -440,7 +444,7 @@ class LogSegmentWriter(Closeable):
         max_position_bytes: int | None = None,
         min_one_message: bool = False,
     ) -> FetchData | None:
-        """Read from the batch that contains an offset; None at the end of the log.
+        """Read from the batch that contains an offset; None if no batch has this or a later offset.
 
         Parameters
         ----------
@@ -449,9 +453,9 @@ class LogSegmentWriter(Closeable):
         max_bytes : int
             Maximum size of the result, 0 or more.
         max_position_bytes : int, optional
-            End position of the read, by default the end of the log.
+            End position of the read in the ``.log`` file, by default the end of the last batch.
         min_one_message : bool
-            Return the first batch completely, even if it exceeds `max_bytes`.
+            Return the first batch completely, even if it is larger than `max_bytes`.
 
         Notes
         -----
@@ -475,13 +479,13 @@ class LogSegmentWriter(Closeable):
         )
 
     def next_offset(self) -> int:
-        """Return the offset after the last batch (``LogSegment.readNextOffset``)."""
+        """Return the offset after the segment's last batch (``LogSegment.readNextOffset``)."""
         if not self.size_bytes:
             return self.base_offset
         return self.read_end().next_offset
 
     def read_end(self) -> LogEnd:
-        """Scan from the last index entry to the end of the log."""
+        """Read the batch headers from the last index entry on, to find the end of the batches."""
         last_entry = self.offset_index.lookup(self.offset_index.last_offset)
         return scan_to_end(self.log.view, last_entry, self.base_offset, verify_crc=False)
 
@@ -494,7 +498,7 @@ class LogSegmentWriter(Closeable):
         for index in (self.offset_index, self.time_index):
             index.truncate_to(offset)
         self.transaction_index.truncate_to(offset)
-        # The last segment becomes the active segment.
+        # After a truncation, this segment is the active segment.
         self.resize_indexes()
         removed_bytes = 0 if batch is None else self.log.truncate_to(batch.position)
         if not self.size_bytes:
@@ -506,14 +510,15 @@ class LogSegmentWriter(Closeable):
         return removed_bytes
 
     def recover(self) -> int:
-        """Rebuild the indexes, truncate at the first invalid byte, and return the removed bytes.
+        """Rebuild the indexes and truncate invalid batches; return the number of removed bytes.
 
-        The transaction index is emptied, since it depends on the producers of earlier segments.
+        The transaction index is emptied: its entries also depend on transactions of earlier
+        segments.
 
         Raises
         ------
         CorruptLogError
-            A broker would not start on such a log.
+            Recovery of a broker would fail too, so the broker would not start.
 
         Notes
         -----
@@ -537,7 +542,7 @@ class LogSegmentWriter(Closeable):
         return removed_bytes
 
     def stored_batches(self) -> Iterator[IncomingBatches]:
-        """Yield the batches of the log, without verifying their checksums again."""
+        """Yield the batches of the segment, without verifying their checksums again."""
         return IncomingBatches.scan_stored(self.log.view, self.base_offset)
 
     def append_aborted(self, aborted: NDArray[np.void]) -> None:
@@ -545,21 +550,21 @@ class LogSegmentWriter(Closeable):
         self.transaction_index.append_many(aborted)
 
     def truncate_fully(self) -> int:
-        """Truncate the whole log; return the number of removed bytes."""
+        """Remove all batches; return the number of removed bytes."""
         return self.truncate_to(self.base_offset)
 
     def release(self) -> None:
         """Do nothing: the segment stays open for appends and reads."""
 
     def become_inactive(self) -> None:
-        """Append the last time index entry and trim all files (``onBecomeInactiveSegment``)."""
+        """Append the last time index entry, and trim all files (``onBecomeInactiveSegment``)."""
         self.time_index.maybe_append(*self.largest_timestamp, skip_full_check=True)
         self.offset_index.trim_to_valid_size()
         self.time_index.trim_to_valid_size()
         self.log.trim()
 
     def close(self) -> None:
-        """Append the last time index entry if anything was appended; trim and close all files."""
+        """Append the last time index entry if it is known; then trim and close all files."""
         if self._largest is not None:
             self.time_index.maybe_append(*self._largest, skip_full_check=True)
         for index in (self._offset_index, self._time_index):
@@ -570,7 +575,7 @@ class LogSegmentWriter(Closeable):
         self._offset_index = self._time_index = None
 
     def resize_indexes(self) -> None:
-        """Resize the indexes to their maximum size, as in an active segment."""
+        """Resize both index files to ``segment.index.bytes``, as for an active segment."""
         self.offset_index.resize(self.settings.segment_index_bytes)
         self.time_index.resize(self.settings.segment_index_bytes)
 

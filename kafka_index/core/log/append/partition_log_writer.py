@@ -1,9 +1,9 @@
-"""A writable partition log: appends as leader and follower, rolls, truncation and reads.
+"""A writable partition log: append as leader or follower, roll, truncate and read.
 
-Loading a log changes its files as a broker does, with one exception: if a broker would silently
-delete records or make records unreadable, loading fails. As a running broker does, a process with
-writable logs locks the ``.lock`` file of the data directory. The log is the only replica, so its
-high watermark is the log end offset.
+Loading a log changes its files as a broker would. However, loading fails if a broker would silently
+delete records or make records unreadable. As a running broker does, a process with writable logs
+locks the ``.lock`` file of the data directory. The log is the only replica, so its high watermark
+is the log end offset.
 
 Sources: Kafka's ``LocalLog`` and ``UnifiedLog``.
 """
@@ -85,7 +85,7 @@ _locks: dict[str, tuple[DirectoryLock, set[str]]] = {}
 
 
 class LogOffsetMetadata(NamedTuple):
-    """An offset, and the position of its batch (Kafka: ``LogOffsetMetadata``)."""
+    """An offset, and the segment and position of its batch (Kafka: ``LogOffsetMetadata``)."""
 
     offset: int
     segment_base_offset: int
@@ -94,10 +94,10 @@ class LogOffsetMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """Appends to one segment, after an optional roll.
+    """A roll, if one is required, and then appends to one segment.
 
-    `roll_to` is the base offset of the new segment, None without a roll, and `jitter_ms` the roll
-    jitter of the new segment.
+    `roll_to` and `jitter_ms` are the base offset and roll jitter of the new segment. Without a
+    roll, `roll_to` is None.
     """
 
     roll_to: int | None
@@ -107,7 +107,7 @@ class Step:
 
 
 class LocalLog:
-    """The segments of a partition in order, active segment last; `LogLoader` fills the list.
+    """The segments of a partition, the active segment last; `LogLoader` fills the list.
 
     `end_offset` is the offset of the next record. All records before `recovery_point` are durable.
     """
@@ -132,7 +132,7 @@ class LocalLog:
         return self.segments[-1]
 
     def jitter(self) -> int:
-        """Return a random roll jitter for a segment, in ms (``LogConfig.randomSegmentJitter``)."""
+        """Return a random roll jitter in ms (``LogConfig.randomSegmentJitter``)."""
         max_jitter_ms = self.settings.segment_jitter_ms
         if not max_jitter_ms:
             return 0
@@ -141,9 +141,9 @@ class LocalLog:
     def open_segment(
         self, base_offset: int, jitter_ms: int, *, create: bool = False
     ) -> LogSegmentWriter:
-        """Open the segment at an offset; with `create`, create an empty segment."""
+        """Open the segment with a base offset; with `create`, create an empty segment."""
         if create:
-            # A failed roll may have left files.
+            # A failed roll may have left files with the same base offset.
             for suffix in (LOG_SUFFIX, *INDEX_SUFFIXES):
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(os.path.join(self.directory, segment_file_name(base_offset, suffix)))
@@ -173,9 +173,10 @@ class LocalLog:
         segment.delete()
 
     def check_closed(self, segment: LogSegmentWriter) -> None:
-        """Reject the log of a killed writer, even if a clean shutdown file exists.
+        """Reject a segment that its last writer did not close, even after a clean shutdown.
 
-        Raises `InputError` if an index is zero-filled or the last batch is incomplete.
+        Raises `InputError` if an index file fails its sanity check, or bytes follow the last
+        complete batch.
         """
         try:
             segment.offset_index.sanity_check()
@@ -195,7 +196,7 @@ class LocalLog:
             ) from error
 
     def check_log_start(self, log_start_offset: int, log_end_offset: int) -> None:
-        """Reject a log whose start is after its end: a broker would delete the complete log."""
+        """Reject a log that ends below its start offset: a broker would delete all its segments."""
         raise InputError(
             "the log end offset is below the log start offset",
             path=self.directory,
@@ -205,10 +206,11 @@ class LocalLog:
         )
 
     def plan(self, batches: IncomingBatches, ends: Longs) -> list[Step]:
-        """Plan appends with assigned offsets, without writing.
+        """Plan rolls and appends of batches that have offsets, without writing.
 
-        `ends` has the row after the last batch of each append. Raises `InputError` if a new segment
-        would have the base offset of the active segment, and the errors of `plan_for_segment`.
+        `ends` has, for each append, the row after its last batch. Raises `InputError` if a new
+        segment would have the base offset of a segment with batches, and the errors of
+        `plan_for_segment`.
         """
         active, now_ms = self.active_segment, self.clock()
         base, limits, growth = active.base_offset, active.limits(), active.growth()
@@ -250,7 +252,7 @@ class LocalLog:
         self.end_offset = int(batches.columns.last_offset[end - 1]) + 1
 
     def roll_to(self, base_offset: int, jitter_ms: int) -> None:
-        """Start a new segment, which replaces an empty active segment at the same offset."""
+        """Create a new active segment, which replaces an empty one with the same base offset."""
         active = self.active_segment
         if active.base_offset == base_offset:
             active.delete()
@@ -273,7 +275,7 @@ class LocalLog:
         include_aborted: bool,
         min_one_message: bool,
     ) -> FetchData:
-        """Read up to an end offset; otherwise like ``PartitionLogWriter.read`` (LocalLog.read)."""
+        """Read batches like ``PartitionLogWriter.read``, but up to `end_offset` (LocalLog.read)."""
         end = self._find_position(end_offset)._replace(offset=end_offset)
         if start_offset >= end_offset:
             position = end if start_offset == end_offset else self._find_position(start_offset)
@@ -298,7 +300,7 @@ class LocalLog:
         return FetchData(*self._find_position(self.end_offset))
 
     def truncate_to(self, offset: int) -> list[int]:
-        """Remove all batches from an offset on; return the base offsets of deleted segments."""
+        """Remove all batches from an offset on; return the base offsets of the deleted segments."""
         deleted = []
         while self.segments[-1].base_offset > offset:
             segment = self.segments.pop()
@@ -335,7 +337,7 @@ class LocalLog:
         self.segments = []
 
     def _find_position(self, offset: int) -> LogOffsetMetadata:
-        """Return the position of the batch that contains an offset, or of the log end."""
+        """Return the position of the batch with an offset; at or above the log end, the log end."""
         if offset < self.end_offset:
             for segment in self.segments[floor_segment(self.segments, offset) :]:
                 batch = segment.offset_to_position(offset)
@@ -347,7 +349,7 @@ class LocalLog:
     def _add_aborted_transactions(
         self, number: int, fetched: FetchData, start_offset: int
     ) -> FetchData:
-        """Add aborted transactions to the result of a read (LocalLog.addAbortedTransactions)."""
+        """Add the aborted transactions in the range of a read (LocalLog.addAbortedTransactions)."""
         start = OffsetPosition(fetched.base_offset, fetched.position_bytes)
         later = self.segments[number:]
         bound = later[0].offset_index.fetch_upper_bound_offset(start, len(fetched.records))
@@ -367,12 +369,13 @@ class LocalLog:
 def _roll_offset(batches: IncomingBatches, first: int, end: int) -> int:
     if batches.columns.magic[first] >= MAGIC_RECORD_BATCH:
         return int(batches.columns.base_offset[first])
-    # The first offset may be inside a compressed message. An append spans at most 2^31 offsets.
+    # The first offset of a compressed v0 or v1 message is unknown. An append spans at most 2^31
+    # offsets.
     return int(batches.columns.last_offset[end - 1]) - INT32_MAX
 
 
 class PartitionLock:
-    """Locks an existing partition directory against brokers, other processes and other logs."""
+    """Locks a partition directory against brokers, other processes and writers of this process."""
 
     def __init__(self, directory: str) -> None:
         self._directory = os.path.realpath(directory)
@@ -406,9 +409,9 @@ _CLEANER_HINT = "let a broker start on the directory first, or move the file awa
 
 
 def remove_leftovers(directory: str) -> None:
-    """Remove the files that a broker removes first: deleted files, and indexes without a log.
+    """Remove ``.deleted`` files, and index files without a ``.log`` file, as a loading broker does.
 
-    Raises `InputError` if compaction was interrupted.
+    Raises `InputError` if a ``.swap`` or ``.cleaned`` file shows that compaction was interrupted.
     """
     names = {name: parse_segment_file(name) for name in sorted(os.listdir(directory))}
     for name, parsed in names.items():
@@ -448,14 +451,15 @@ class PartitionLogWriter(Closeable):
     clock : callable, optional
         Returns the time in ms.
     random_source : random.Random, optional
-        Source of the roll jitter.
+        Random numbers for the roll jitter.
 
     Raises
     ------
     PublishError
         The directory is locked by another process or log, or is not writable.
     InputError
-        The directory is not a partition directory, or the log was not closed.
+        The directory is not a partition directory, or `was_clean` is True, but the log was not
+        closed.
 
     Notes
     -----
@@ -517,7 +521,7 @@ class PartitionLogWriter(Closeable):
 
     @property
     def last_stable_offset(self) -> int:
-        """The first offset of the earliest open transaction, or the end of the log."""
+        """The first offset of the earliest open transaction; without one, the log end offset."""
         unstable = self._producer_state.producers.first_unstable_offset
         return last_stable_offset_of_log(unstable, self.log_start_offset, self.log_end_offset)
 
@@ -539,7 +543,7 @@ class PartitionLogWriter(Closeable):
     def append_as_leader(
         self, batches: Data, leader_epoch: int, *, origin: AppendOrigin | str = AppendOrigin.CLIENT
     ) -> AppendInfo:
-        """Append batches with the next offsets of the log, each as a separate append.
+        """Assign the next offsets to batches, and append each batch separately.
 
         Parameters
         ----------
@@ -548,7 +552,7 @@ class PartitionLogWriter(Closeable):
         leader_epoch : int
             Epoch of this leader, 0 or more.
         origin : AppendOrigin
-            A client, or a coordinator, which may write markers.
+            Either a client, or a coordinator, which may append transaction markers.
 
         Raises
         ------
@@ -585,7 +589,7 @@ class PartitionLogWriter(Closeable):
         raise InputError("cannot append: the data contains no batch")
 
     def append_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
-        """Append fetched batches unchanged, as a single append, like a follower.
+        """Append batches that were fetched from a leader, unchanged and as a single append.
 
         Parameters
         ----------
@@ -598,14 +602,14 @@ class PartitionLogWriter(Closeable):
         Raises
         ------
         CorruptLogError, InputError, InvalidEpochError, IndexFullError, PublishError
-            The batches cannot be appended. Nothing has been appended.
+            The batches cannot be appended. The log is unchanged.
         """
         return self._replicate(batches, leader_epoch, as_one_append=True)
 
     def append_each_as_follower(self, batches: Data, leader_epoch: int) -> AppendInfo:
         """Append batches like `append_as_follower`, but each as a separate append.
 
-        The log can roll before any batch, as if a follower had fetched every batch separately.
+        A new segment can start at any batch, as if a follower had fetched each batch separately.
         """
         return self._replicate(batches, leader_epoch, as_one_append=False)
 
@@ -622,17 +626,17 @@ class PartitionLogWriter(Closeable):
         return AppendInfo.of(incoming)
 
     def roll(self) -> LogSegmentWriter:
-        """Start a new segment at the end of the log."""
+        """Start a new segment at the log end offset."""
         self._check_usable()
         self._roll_to(self.log_end_offset, self._local.jitter())
         return self.active_segment
 
     def begin_active_segment_at(self, offset: int) -> None:
-        """Move the start of an active segment without batches to a later offset.
+        """Replace an active segment without batches by one with a later base offset.
 
-        A broker rolls to an empty segment if an offset does not fit, and rolls again for the next
-        batch. The largest timestamp of an empty segment is the modification time of its file, so a
-        search by time would end in this segment.
+        If the next offset does not fit in an empty active segment, a broker rolls and keeps the
+        empty segment. Its largest timestamp is the modification time of its ``.log`` file, so a
+        search by time would end there.
         """
         self._check_usable()
         self._producer_state.drop_snapshot(self.active_segment.base_offset)
@@ -656,13 +660,13 @@ class PartitionLogWriter(Closeable):
         Parameters
         ----------
         start_offset : int
-            Absolute offset, between the start and the end of the log.
+            Absolute offset, from the log start offset to the log end offset.
         max_bytes : int
-            Maximum size of the result, which never spans segments.
+            Maximum size of the result in bytes. A result never spans segments.
         isolation : Isolation
-            Upper bound. Committed reads also return aborted transactions.
+            Upper bound of the read. With ``txn_committed``, aborted transactions are returned too.
         min_one_message : bool
-            Return the first batch completely, even if it exceeds `max_bytes`.
+            Return the first batch completely, even if it is larger than `max_bytes`.
 
         Raises
         ------
@@ -711,7 +715,7 @@ class PartitionLogWriter(Closeable):
         return True
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
-        """Delete all segments, epochs and producers, and start the log at an offset."""
+        """Delete all segments, leader epochs and producers, and start the log at an offset."""
         self._check_usable()
         self._local.truncate_fully_and_start_at(offset)
         self.log_start_offset = offset
@@ -722,12 +726,12 @@ class PartitionLogWriter(Closeable):
         )
 
     def flush(self) -> None:
-        """Make all appends durable."""
+        """Sync all appended batches and index entries to disk."""
         self._check_usable()
         self._local.flush()
 
     def close(self) -> None:
-        """Flush, write a producer snapshot, trim all files and close them.
+        """Flush the log, write a producer snapshot, and trim and close all files.
 
         Source: ``LogManager.shutdown`` and ``UnifiedLog.close``.
         """
@@ -743,7 +747,7 @@ class PartitionLogWriter(Closeable):
             self._lock.release()
 
     def _append(self, batches: IncomingBatches, ends: Longs, origin: AppendOrigin) -> None:
-        """Plan and validate all appends before the first write."""
+        """Plan and validate all appends, then write them."""
         steps = self._local.plan(batches, ends)
         producers = self._producer_state.producers
         producers.begin_append()

@@ -1,8 +1,9 @@
-"""The producers of a writable log, which appends validate and update, and their snapshots.
+"""The producers of a writable log: validate and record appends, and write producer snapshots.
 
-`core.kernels.producer_state` has the rules that update an entry, shared with rebuilds. An append is
-validated first. As in Kafka, all batches of an append update a producer together. This affects the
-last stable offset of an aborted transaction if the next transaction starts in the same append.
+`core.kernels.producer_state` has the rules that update a producer's entry. Index builds use the
+same rules. An append is validated first. As in Kafka, all batches of an append update a producer
+together. This affects the last stable offset of an aborted transaction if the next transaction
+starts in the same append.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata``, ``ProducerAppendInfo``,
 ``ProducerStateManager``, ``UnifiedLog.analyzeAndValidateProducerState`` and
@@ -71,13 +72,13 @@ from kafka_index.core.log.state.snapshots import (
 MAX_RECENT_BATCHES = 5
 
 
-#: A recent batch of a producer: last sequence, last offset, offset delta, timestamp in ms. A plain
-#: tuple of integers, which the garbage collector does not track.
+#: A recent batch of a producer: last sequence, last offset, offset delta, timestamp in ms. Not a
+#: class, because the garbage collector does not track plain tuples of integers.
 BatchMetadata = tuple[int, int, int, int]
 
 
 class CompletedTxn(NamedTuple):
-    """A transaction that a marker has ended."""
+    """A transaction that a transaction marker has ended."""
 
     producer_id: int
     first_offset: int
@@ -104,7 +105,7 @@ class ProducerStateEntry:
 
     @classmethod
     def of_row(cls, row: tuple[int, int, int, int, int, int, int, int]) -> Self:
-        """Convert a snapshot entry."""
+        """Create from the fields of a `PRODUCER_STATE_ENTRY`."""
         entry = cls(*row)
         if entry.last_offset >= 0:
             entry.batches = (
@@ -116,11 +117,11 @@ class ProducerStateEntry:
         return ProducerStateEntry(*self.row(), self.batches)
 
     def row(self) -> tuple[int, int, int, int, int, int, int, int]:
-        """Return the fields of `PRODUCER_STATE_ENTRY`."""
+        """Return the fields in the order of `PRODUCER_STATE_ENTRY`."""
         return _FIELDS(self)
 
     def follow_epoch(self, epoch: int) -> None:
-        """Change the producer epoch; forget the batches of another epoch."""
+        """Set the producer epoch. If it changes, remove the batches of the previous epoch."""
         if change_epoch(self, epoch):
             self.batches = ()
 
@@ -129,7 +130,7 @@ class ProducerStateEntry:
         self.batches = (*self.batches, batch)[-MAX_RECENT_BATCHES:]
 
     def update(self, later: ProducerStateEntry) -> None:
-        """Apply the state after an append (ProducerStateEntry.update)."""
+        """Apply the batches, epochs and transaction of an append (ProducerStateEntry.update)."""
         self.follow_epoch(later.producer_epoch)
         for batch in later.batches:
             self.add_batch(batch)
@@ -138,21 +139,21 @@ class ProducerStateEntry:
         self.timestamp_ms = later.timestamp_ms
 
     def is_next(self, epoch: int, base_sequence: int, *, is_transactional: bool) -> bool:
-        """Return whether a data batch follows the last batch, inside or outside a transaction.
+        """Return whether a data batch continues the last batch, in epoch, sequence and transaction.
 
         If so, the batch passes all checks for any origin.
         """
         batches = self.batches
         if epoch != self.producer_epoch or not batches:
             return False
-        # A batch with a sequence above all recent sequences is no duplicate.
+        # A batch whose sequence is above all recent sequences cannot be a duplicate.
         return (
             batches[-1][0] == base_sequence - 1 == max(batches)[0]
             and (self.current_txn_first_offset != NO_OPEN_TXN) is is_transactional
         )
 
     def find_duplicate(self, epoch: int, first: int, last: int) -> BatchMetadata | None:
-        """Return the recent batch with these sequences, if any."""
+        """Return the recent batch with this first and last sequence, if any."""
         if epoch == self.producer_epoch:
             for batch in self.batches:
                 if batch[0] == last and first_sequence_of(last, batch[2]) == first:
@@ -161,7 +162,7 @@ class ProducerStateEntry:
 
 
 class Refusal(Exception):  # noqa: N818, because the caller raises an error with the position
-    """A batch is invalid for its producer."""
+    """A batch that is invalid in the current state of its producer."""
 
     def __init__(self, reason: str, expected: object, found: object) -> None:
         super().__init__(reason)
@@ -171,7 +172,7 @@ class Refusal(Exception):  # noqa: N818, because the caller raises an error with
 
 
 class ProducerAppendInfo:
-    """The effect of one append on one producer, whose `current` state is not changed."""
+    """Collects the changes of one append to a producer, without changing its `current` entry."""
 
     def __init__(self, current: ProducerStateEntry, origin: AppendOrigin) -> None:
         self._current = current
@@ -192,7 +193,7 @@ class ProducerAppendInfo:
         """Validate and record a data batch.
 
         Raises `Refusal` if the epoch or sequence is out of order, or if the batch is not
-        transactional within an open transaction.
+        transactional, but the producer has an open transaction.
         """
         self._check_epoch(epoch)
         if self._origin is AppendOrigin.CLIENT:
@@ -220,9 +221,10 @@ class ProducerAppendInfo:
         *,
         is_abort: bool,
     ) -> CompletedTxn | None:
-        """Validate and record a marker; return the open transaction that the marker ends.
+        """Validate and record a transaction marker; return the open transaction that it ends.
 
-        Raises `Refusal` if the producer epoch or coordinator epoch is below the last epoch.
+        Raises `Refusal` if the producer epoch or coordinator epoch is below the producer's last
+        one.
         """
         self._check_epoch(epoch)
         updated = self.updated
@@ -266,7 +268,7 @@ class ProducerAppendInfo:
             raise Refusal("the sequence is out of order", last + 1, first)
 
 
-#: A batch of a producer: row, base offset, metadata, producer ID, producer epoch, base sequence,
+#: A batch as a tuple: row, base offset, metadata, producer ID, producer epoch, base sequence,
 #: attributes, control type, coordinator epoch, marker timestamp, position. Python iterates faster
 #: over tuples than over columns.
 Row = tuple[int, int, BatchMetadata, int, int, int, int, int, int, int, int]
@@ -275,7 +277,7 @@ _APPENDS_PER_CHUNK = 2048
 
 
 class _OpenTransaction(NamedTuple):
-    """An open transaction, with the fields of `OPEN_TRANSACTION`; the owner is the producer ID."""
+    """An open transaction, with the fields of `OPEN_TRANSACTION`. `owner` is the producer ID."""
 
     first_offset: int
     owner: int
@@ -285,7 +287,7 @@ _FIRST_OFFSET = attrgetter("first_offset")
 
 
 class DuplicateBatch(Exception):  # noqa: N818, because a repeated batch is no error
-    """A client has sent a batch again."""
+    """A client has sent a batch again that is already in the log."""
 
     def __init__(self, row: int, batch: BatchMetadata) -> None:
         super().__init__(row)
@@ -300,8 +302,9 @@ class Producers:
     Attributes
     ----------
     first_replayed_transaction
-        First offset of the earliest transaction whose end was replayed. The transaction is unstable
-        until the high watermark is known, so a broker that loads a log searches for this offset.
+        First offset of the earliest transaction whose transaction marker was replayed. Until the
+        high watermark is known, this transaction is unstable. A broker that loads a log therefore
+        looks up the position of this offset.
     """
 
     def __init__(self, expiration_ms: int) -> None:
@@ -310,7 +313,7 @@ class Producers:
         self._entries: dict[int, ProducerStateEntry] = {}
         self._order = JavaMapOrder()
         self._open_transactions: list[_OpenTransaction] = []
-        # Earlier states of the producers that changed since `begin_append`.
+        # For each producer changed since `begin_append`: its entry before the first change.
         self._saved_entries: dict[int, ProducerStateEntry | None] | None = None
         self._saved_transactions: list[_OpenTransaction] = []
         self._saved_capacity = 0
@@ -325,7 +328,7 @@ class Producers:
         return self._open_transactions[0].first_offset if self._open_transactions else None
 
     def clear(self) -> None:
-        """Remove all producers; as in Java, the map does not shrink."""
+        """Remove all producers. As in Java, the map keeps its capacity, which affects its order."""
         self._entries.clear()
         self._open_transactions.clear()
         self.first_replayed_transaction = None
@@ -344,13 +347,13 @@ class Producers:
         return encode_snapshot(entries[self._order.order_of(entries["producer_id"])])
 
     def begin_append(self) -> None:
-        """Start to save the states for `roll_back`."""
+        """From now on, save the previous entries of changed producers for `roll_back`."""
         self._saved_entries = {}
         self._saved_transactions = list(self._open_transactions)
         self._saved_capacity = self._order.capacity
 
     def roll_back(self) -> None:
-        """Restore the state at `begin_append`."""
+        """Restore the producers and open transactions at the time of `begin_append`."""
         for producer_id, saved in (self._saved_entries or {}).items():
             if saved is None:
                 del self._entries[producer_id]
@@ -370,9 +373,9 @@ class Producers:
     ) -> NDArray[np.void]:
         """Validate and record appends in order; return the aborted transactions.
 
-        `ends` has the row after the last batch of each append. Raises `InputError` if a batch is
+        `ends` has, for each append, the row after its last batch. Raises `InputError` if a batch is
         invalid for its producer, and `DuplicateBatch` if a client's batch is already in the log.
-        Earlier batches remain recorded after an error.
+        After an error, earlier batches remain recorded until `roll_back`.
         """
         aborted: list[tuple[int, int, int, int, int]] = []
         first_row, end_row = (int(ends[n - 1]) if n else 0 for n in (first_append, end_append))
@@ -402,7 +405,7 @@ class Producers:
         for start, stop in pairwise(starts):
             row = rows[start - offset]
             entry = entries.get(row[3])
-            # Fast path: the next batch of a producer, alone in its append.
+            # Fast path for an append with one batch that continues the producer's last batch.
             if (
                 stop - start == 1
                 and entry is not None
@@ -424,7 +427,7 @@ class Producers:
                 aborted += self._apply_appends(appends, completed)
 
     def replay(self, chunks: Iterable[IncomingBatches]) -> None:
-        """Record batches of the log as one replicated append."""
+        """Record stored batches like a single append by a follower."""
         appends: dict[int, ProducerAppendInfo] = {}
         completed: list[CompletedTxn] = []
         for batches in chunks:
@@ -517,7 +520,7 @@ class Producers:
         del self._open_transactions[start]
 
     def _find_transaction(self, first_offset: int) -> tuple[int, int]:
-        """Return the range of a transaction in the list; an empty range without a transaction."""
+        """Return the list range of the open transaction with a first offset, empty without one."""
         start = bisect.bisect_left(self._open_transactions, first_offset, key=_FIRST_OFFSET)
         is_present = (
             start < len(self._open_transactions)
@@ -527,7 +530,7 @@ class Producers:
 
 
 def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
-    """Convert rows to tuples of Python integers."""
+    """Convert table rows to `Row` tuples of Python integers."""
     columns = batches.columns
     base_offsets, last_offsets = columns.base_offset[rows], columns.last_offset[rows]
     base_sequences, timestamps = columns.base_sequence[rows], columns.max_timestamp_ms[rows]
@@ -554,9 +557,9 @@ def _producer_rows(batches: IncomingBatches, rows: Longs) -> list[Row]:
 
 
 def _apply_row(append: ProducerAppendInfo, row: Row) -> CompletedTxn | None:
-    """Add a batch to an append; return the open transaction that the batch ends.
+    """Record a batch in an append; return the open transaction that the batch ends.
 
-    Raises `Refusal` if the batch is invalid for its producer, or an unsupported control batch.
+    Raises `Refusal` if the batch is invalid for its producer, or is an unsupported control batch.
     """
     _, base, batch, _, epoch, sequence, attributes, control, coordinator, at, _ = row
     if not attributes & CONTROL_MASK:
@@ -581,13 +584,13 @@ class ReplayedSegment(Protocol):
 
     @property
     def size_bytes(self) -> int:
-        """Size of the batches in the log, in bytes."""
+        """Size of the segment's batches, in bytes."""
 
     def offset_to_position(self, offset: int) -> LogOffsetPosition | None:
         """Find the batch that contains an offset, or the first batch after it, if any."""
 
     def bytes_of(self, start: int, end: int) -> Bytes:
-        """Return a byte range of the log."""
+        """Return a byte range of the ``.log`` file."""
 
 
 class SnapshotFiles:
@@ -632,10 +635,10 @@ class ProducerStateManager:
         return tuple(sorted(self._snapshots))
 
     def take_snapshot(self, data: bytes | None = None, *, durable: bool = True) -> None:
-        """Write a snapshot at `end_offset`, unless a snapshot exists at or above `end_offset`.
+        """Write a snapshot at `end_offset`, unless the latest snapshot is at or above this offset.
 
-        By default, `data` is the current state. The snapshot of a roll is not durable, because a
-        log without this snapshot is recovered.
+        By default, `data` has the current producers. A snapshot that is written at a roll is not
+        synced to disk: if it is lost in a crash, loading the log rebuilds the producers without it.
         """
         if self.end_offset <= self._last_snapshot:
             return
@@ -649,7 +652,10 @@ class ProducerStateManager:
         self._files.remove(offset)
 
     def remove_stray_snapshots(self, base_offsets: Sequence[int]) -> None:
-        """Delete all snapshots without a segment but the last (``removeStraySnapshots``)."""
+        """Delete snapshots that are at no base offset (``removeStraySnapshots``).
+
+        The latest of these snapshots is kept if it is above all base offsets.
+        """
         self._snapshots = set(self._files.offsets())
         segment_bases = set(base_offsets)
         strays = [offset for offset in self.snapshot_offsets if offset not in segment_bases]
@@ -659,7 +665,7 @@ class ProducerStateManager:
             self.drop_snapshot(strays[-1])
 
     def start_at(self, offset: int) -> None:
-        """Remove all producers and snapshots (``truncateFullyAndStartAt``)."""
+        """Remove all producers and snapshots; set `end_offset` (``truncateFullyAndStartAt``)."""
         self.producers.clear()
         for snapshot in self.snapshot_offsets:
             self.drop_snapshot(snapshot)
@@ -674,9 +680,9 @@ class ProducerStateManager:
         *,
         after_clean_shutdown: bool,
     ) -> None:
-        """Rebuild the producers at an offset, from the latest snapshot and later batches.
+        """Rebuild the producers at `last_offset` from the latest snapshot and later batches.
 
-        After a clean shutdown without snapshots, the log has no producers.
+        If no snapshot exists after a clean shutdown, the log is assumed to have no producers.
         """
         snapshot_bases = [segment.base_offset for segment in segments[-2:]] + [last_offset]
         if not self._snapshots and after_clean_shutdown:

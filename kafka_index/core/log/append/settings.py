@@ -14,12 +14,12 @@ from kafka_index.core.format.integers import INT32_MAX, INT64_MAX
 
 _BOOLEANS = {"true": True, "false": False}
 
-# Size of a time index entry; importing `records.TIME_ENTRY` would load numpy.
+# Size of a time index entry. A constant, because importing `records.TIME_ENTRY` would load numpy.
 _TIME_ENTRY_BYTES = 12
 
 
 class TimestampType(StrEnum):
-    """The timestamps that a leader stores (``message.timestamp.type``)."""
+    """Which timestamps a leader stores in batches (``message.timestamp.type``)."""
 
     CREATE_TIME = "CreateTime"
     LOG_APPEND_TIME = "LogAppendTime"
@@ -96,7 +96,7 @@ class LogSettings:
     def of_properties(
         cls, properties: Mapping[str, str], other_settings: Collection[str] = ()
     ) -> Self:
-        """Convert a topic's properties.
+        """Create the settings from the properties of a topic.
 
         Parameters
         ----------
@@ -110,7 +110,7 @@ class LogSettings:
         Raises
         ------
         ConfigError
-            A name is unknown, or its value is invalid.
+            The name of a property is unknown, or its value is invalid.
         """
         names = {field.name.replace("_", "."): field for field in fields(cls)}
         values: dict[str, object] = {}
@@ -134,8 +134,9 @@ class LogSettings:
         return self.segment_ms
 
 
-#: Minimum and maximum values (``LogConfig``). As with Kafka's ``internal.segment.bytes``, tests use
-#: smaller segments than a broker allows. An index must have space for an entry.
+#: Minimum and maximum values of settings (``LogConfig``). As with Kafka's
+#: ``internal.segment.bytes``, tests use smaller segments than a broker allows. An index file must
+#: have space for one entry.
 _RANGES = {
     "index_interval_bytes": (0, INT32_MAX),
     "segment_index_bytes": (_TIME_ENTRY_BYTES, INT32_MAX),
@@ -180,7 +181,7 @@ def _invalid_value(name: str, text: str, kind: str) -> ConfigError:
 
 
 def log_settings_of(config: LogConfig, topic: str) -> LogSettings:
-    """Return the settings of a topic that affect loading and building."""
+    """Return the settings that affect how a topic's logs are loaded, and its index files built."""
     index = config.for_topic(topic)
     return LogSettings(
         index_interval_bytes=index.index_interval_bytes,

@@ -1,1 +1,1 @@
-"""Copy a partition without selected records."""
+"""Copy the segments of a partition without selected records."""

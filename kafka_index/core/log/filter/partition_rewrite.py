@@ -1,17 +1,17 @@
-"""The two passes over a partition: find the records to drop, then write logs without the records.
+"""Rewrite a partition in two passes: find the records to drop, then write logs without them.
 
-The first pass verifies and decodes all batches before anything is written, so an unreadable
-partition is skipped completely. The first pass also finds the batches that must stay.
+The first pass verifies and decodes all batches, so an unreadable partition is skipped before any of
+its files is written. The first pass also finds the batches that must stay.
 
-Readers of a compacted topic as a table use the newest record of each key. If it is dropped, an
-older record becomes current again; if a tombstone is dropped, its key reappears. A read_uncommitted
-reader sees all records. A read_committed reader and the log cleaner see only committed
-transactions. Since an open transaction may be committed or aborted later, no key may reappear in
-either case.
+Consumers that read a compacted topic as a table use the newest record of each key. If the newest
+record is dropped, an older record becomes current. If a dropped newest record is a tombstone, its
+key reappears. A read_uncommitted reader sees all records. A read_committed reader and the log
+cleaner see only committed transactions. An open transaction may be committed or aborted later, so
+keys are checked for both outcomes.
 
-Batches that lose no record are copied byte for byte. Others are encoded like the log cleaner does
-(``MemoryRecords.filterTo``): base and last offset, producer, sequence, leader epoch and delete
-horizon stay. v0 and v1 messages become v2 batches.
+Batches that lose no record are copied byte for byte. Other batches are encoded again as by the log
+cleaner (``MemoryRecords.filterTo``), with the same base and last offset, producer, sequence, leader
+epoch and delete horizon. v0 and v1 messages become v2 batches.
 """
 
 from __future__ import annotations
@@ -77,16 +77,16 @@ from kafka_index.core.records.record_batch import (
 from kafka_index.core.records.record_decoder import BatchDamage, RecordChunk, RecordDecoder
 from kafka_index.core.records.record_table import RecordTable
 
-#: Maximum number of keys kept in memory, about 500 bytes each.
+#: Maximum number of keys of dropped records in memory, at about 500 bytes each.
 _MAX_KEYS = 5_000_000
 _COMMITTED, _ABORTED = -1, -2
-#: Called from any thread after a pass has read a segment.
+#: Called after the first pass has read a segment, from any thread.
 OnRead = Callable[[SegmentFile], None]
 _NO_OFFSET = -1
 
 
 def is_internal(partition: TopicPartition) -> bool:
-    """Return whether a topic is one of Kafka's internal topics, which never lose records."""
+    """Return whether the topic is an internal topic of Kafka, which a rewrite never filters."""
     return partition.topic in INTERNAL_TOPICS
 
 
@@ -104,21 +104,25 @@ class PartitionMatch:
     dropped
         Number of dropped records.
     revived
-        Offset of a dropped record, and of the older record of its key that would become current.
+        Offset of a dropped record, and offset of the older record with its key that would become
+        current. None if no record would become current.
     producer_ends
-        Sorted last offsets of each producer's last batch, which is kept, empty if needed.
+        Last offset of each producer's last batch, sorted. These batches stay even if they lose all
+        records.
     unstable_offset
-        First offset of the earliest open transaction. Transactional batches from it on are kept.
+        First offset of the earliest open transaction, None if there is none. Transactional batches
+        from this offset on stay even if they lose all records.
     end_offset
-        The log end offset. The last batch is kept.
+        The log end offset. The last batch stays even if it loses all records.
     losing
         Base offsets of the segments that lose records.
     note
-        Describes a tail that a broker truncates at every start, and that is not copied.
+        Describes a torn batch at the end of the active segment, which is not copied. A broker
+        truncates it at startup.
     seen
-        Offsets of the logs.
+        The offsets in each ``.log`` file.
     by_key
-        Number of dropped records by key.
+        Number of dropped records by key, as in `KeyMatcher`.
     """
 
     records: int
@@ -135,7 +139,7 @@ class PartitionMatch:
     def stays(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches stay even if all their records are dropped.
 
-        Source: ``Cleaner.checkBatchRetention``, which never cleans open transactions.
+        Source: ``Cleaner.checkBatchRetention``. The log cleaner never cleans open transactions.
         """
         with_producer = batches.producer_id >= 0
         is_required = with_producer & np.isin(batches.last_offset, self.producer_ends)
@@ -156,13 +160,12 @@ def match_partition(
     checks_revival: bool,
     on_read: OnRead = ignore,
 ) -> PartitionMatch:
-    """Read a partition once, or twice to find revived records.
+    """Find the records to drop, and whether older records of their keys would become current.
 
-    `state` is updated from the first to the last segment; `on_read` is called after each segment of
-    the first pass.
+    The segments are applied to `state`. `on_read` is called after the first pass over each segment.
     """
     matcher = RecordMatcher(selection, max_decompressed_bytes)
-    # Keys are dropped with all their records, so no older record remains.
+    # A selection by keys drops all records of a key, so no older record remains.
     revival = Revival() if checks_revival and selection.condition is not None else None
     aborted: list[NDArray[np.void]] = []
     notes: list[str] = []
@@ -175,7 +178,7 @@ def match_partition(
         table = ProducerTable()
         offsets = LogOffsets(segment.base_offset)
         scanned_logs.append(ScannedLog(segment, offsets, has_counts=True))
-        # An empty segment extends the end of the log too.
+        # The log end offset is at least the base offset of an empty last segment.
         end_offset = max(end_offset, segment.base_offset)
         for source in verified_windows(segment, notes):
             offsets.observe_records(source.window, source.position_bytes, source.batches, budget)
@@ -226,7 +229,7 @@ def verified_windows(
 ) -> Iterator[WindowBatches]:
     """Yield the verified batches of a segment.
 
-    If a broker truncates the last batch at every start, a note is added to `notes`.
+    A torn last batch of the active segment is omitted, and described in `notes`.
     """
     scan = LogFileSource.of_segment(segment, verify_crc=True, recovers=False)
     order = BatchOrder(segment.base_offset)
@@ -245,9 +248,9 @@ def verified_windows(
 
 
 def _describe_tail(segment: SegmentFile, stop: ScanStop, end_offset: int) -> str:
-    """Describe the end of an active segment that a broker truncates.
+    """Describe the torn last batch of an active segment, which a broker truncates at startup.
 
-    Raises `CorruptLogError` if committed records are lost.
+    Raises `CorruptLogError` if the log ends below the high watermark or the recovery point.
     """
     root = DataDirectory(os.path.dirname(segment.partition_directory))
     committed = root.committed_end(TopicPartition(segment.topic, segment.partition))
@@ -271,12 +274,12 @@ def data_batches(source: WindowBatches) -> WindowBatches:
 
 
 class RecordMatcher:
-    """Decodes the columns that a selection needs, and evaluates the selection."""
+    """Decodes the record columns that a selection needs, and selects the records to drop."""
 
     def __init__(self, selection: Selection, max_decompressed_bytes: int) -> None:
         self._matcher = open_matcher(selection)
         self._columns = tuple(dict.fromkeys(("offset", "key", *selection.columns)))
-        # The columns do not depend on the partition.
+        # The decoded fields do not depend on topic and partition, so any table works here.
         field_names = RecordTable("", -1, self._columns).parts
         self._decoder = RecordDecoder(
             shared_budget(max_decompressed_bytes), field_names, verify_crc=True
@@ -284,13 +287,13 @@ class RecordMatcher:
 
     @property
     def counts(self) -> Mapping[int, int]:
-        """The number of records by key, as in `KeyMatcher`; empty for a condition."""
+        """The number of matching records by key, as in `KeyMatcher`; empty for a condition."""
         return self._matcher.counts if isinstance(self._matcher, KeyMatcher) else {}
 
     def match(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[Longs, pa.RecordBatch, NDArray[np.bool_]]]:
-        """Yield chunks of records, with their batch numbers and a mask of the dropped records."""
+        """Yield chunks of records, each with batch numbers and a mask of the records to drop."""
         table = RecordTable(segment.topic, segment.partition, self._columns)
 
         def convert(chunk: RecordChunk) -> tuple[Longs, pa.RecordBatch]:
@@ -307,7 +310,7 @@ def decode(
     segment: SegmentFile,
     convert: Callable[[RecordChunk], tuple[Longs, pa.RecordBatch]],
 ) -> Iterator[tuple[Longs, pa.RecordBatch]]:
-    """Decode batches; raise for corruption."""
+    """Decode batches; raise an error if a batch is corrupt."""
     positions = source.batches.position_bytes
     for decoded in decoder.decode(
         source.window, positions - source.position_bytes, source.batches.size_bytes, convert
@@ -329,16 +332,17 @@ class Outcomes:
 
     @classmethod
     def of(cls, aborted: Sequence[NDArray[np.void]], producers: NDArray[np.void]) -> Outcomes:
-        """Combine transaction index entries of a log with the producers at its end."""
+        """Combine a partition's transaction index entries with the producers at its log end."""
         is_open = producers["current_txn_first_offset"] >= 0
         ids = producers["producer_id"][is_open].tolist()
         firsts = producers["current_txn_first_offset"][is_open].tolist()
         return cls(AbortedTransactions.of_entries(aborted), dict(zip(ids, firsts, strict=True)))
 
     def of_batches(self, batches: BatchColumns) -> Longs:
-        """Return, for each batch, the producer of its open transaction, or its outcome.
+        """Return the outcome of each batch.
 
-        -1 means committed or not transactional, -2 aborted.
+        -1 means committed or not transactional, and -2 aborted. The outcome of a batch in an open
+        transaction is its producer ID.
         """
         outcomes = np.where(self.aborted.mask(batches), _ABORTED, _COMMITTED)
         in_transaction = batches.attributes & TRANSACTIONAL_MASK != 0
@@ -351,9 +355,10 @@ class Outcomes:
 
 @dataclass(slots=True)
 class _KeyView:
-    """The records of a key that a kind of reader returns."""
+    """The newest records of a key for one isolation level."""
 
-    #: Offset of the newest record that stays, and of a newer record that is dropped.
+    #: `older` is the offset of the newest record that stays, and `dropped` the offset of the newest
+    #: dropped record after it.
     older: int = _NO_OFFSET
     dropped: int = _NO_OFFSET
 
@@ -367,13 +372,13 @@ class _KeyView:
 
 @dataclass(slots=True)
 class _KeyRecords:
-    """The records of a key so far."""
+    """The records of a key that the second pass has read so far."""
 
     uncommitted: _KeyView = field(default_factory=_KeyView)
-    #: The view if all open transactions abort.
+    #: The records for read_committed if all open transactions abort.
     committed: _KeyView = field(default_factory=_KeyView)
-    #: For each open transaction: its newest dropped record that is not certainly superseded, and an
-    #: older one.
+    #: Keyed by the producer ID of an open transaction. The offset of its newest dropped record that
+    #: no later committed record replaces, and of the older record that would become current.
     opened: dict[int, tuple[int, int]] = field(default_factory=dict)
 
     def drop(self, offset: int, outcome: int) -> None:
@@ -394,7 +399,7 @@ class _KeyRecords:
                 self.committed.older = offset
 
     def revived(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record, and of the older record that it would revive."""
+        """Return the offset of a dropped record, and of an older one that would become current."""
         for view in (self.uncommitted, self.committed):
             if view.dropped != _NO_OFFSET:
                 return view.dropped, view.older
@@ -402,14 +407,14 @@ class _KeyRecords:
 
 
 class Revival:
-    """Collects the keys of dropped records, then looks for older and newer records that stay."""
+    """Collects the keys of dropped records, then finds older records that would become current."""
 
     def __init__(self) -> None:
         self._keys: dict[bytes, _KeyRecords | None] = {}
 
     @property
     def has_keys(self) -> bool:
-        """Whether a record with a key is dropped."""
+        """Whether any dropped record has a key."""
         return bool(self._keys)
 
     def note_keys(self, rows: pa.RecordBatch, dropped: NDArray[np.bool_]) -> None:
@@ -426,7 +431,7 @@ class Revival:
     def note_records(
         self, rows: pa.RecordBatch, dropped: NDArray[np.bool_], outcomes: Longs
     ) -> None:
-        """Process the records of a chunk in the second pass, with their `Outcomes.of_batches`."""
+        """Process a chunk of records in the second pass, with results of `Outcomes.of_batches`."""
         offsets = rows.column("offset").to_pylist()
         keys = rows.column("key").to_pylist()
         key_records = self._keys
@@ -440,7 +445,7 @@ class Revival:
             update(offsets[row], int(outcomes[row]))
 
     def find(self) -> tuple[int, int] | None:
-        """Return the offsets of a dropped record, and of the older record that would reappear."""
+        """Return the offset of a dropped record, and of an older one that would become current."""
         for records in self._keys.values():
             revived = None if records is None else records.revived()
             if revived is not None:
@@ -452,7 +457,7 @@ _COLUMNS = ("offset", "timestamp", "key", "value", "headers")
 
 
 class SegmentRewriter:
-    """Rewrites the segments of one partition, after the first pass has matched its records."""
+    """Rewrites the segments of one partition with the `PartitionMatch` of the first pass."""
 
     def __init__(
         self, match: PartitionMatch, selection: Selection, max_decompressed_bytes: int
@@ -462,7 +467,7 @@ class SegmentRewriter:
         self._decoder = RecordDecoder(shared_budget(max_decompressed_bytes), verify_crc=True)
 
     def rewrite(self, segment: SegmentFile, path: str) -> SegmentFile:
-        """Write the filtered log of a segment to a path; return the new segment."""
+        """Write the ``.log`` file without the dropped records to `path`; return the new segment."""
         try:
             with open(path, "xb") as file:
                 for source in verified_windows(segment):
@@ -474,7 +479,7 @@ class SegmentRewriter:
         return segment.copied_to(path, status)
 
     def _write(self, source: WindowBatches, segment: SegmentFile, file: BinaryIO) -> None:
-        """Write the batches of a window; copy ranges of unchanged batches at once."""
+        """Write the batches of a window; copy consecutive unchanged batches with a single write."""
         batches = source.batches
         replacements = dict(self._rewrite_batches(source, segment)) if self._match.dropped else {}
         next_batch = 0
@@ -487,7 +492,7 @@ class SegmentRewriter:
     def _rewrite_batches(
         self, source: WindowBatches, segment: SegmentFile
     ) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbers of batches that lose records, with their replacements."""
+        """Yield the number of each batch that loses records, and the bytes that replace it."""
         data = data_batches(source)
         masks = self._match_batches(data, segment)
         if not masks:
@@ -550,7 +555,7 @@ class SegmentRewriter:
 
 
 def _group_rows(numbers: Longs) -> Iterator[tuple[int, slice]]:
-    """Yield each number of an ascending column with its range of rows."""
+    """Yield each distinct number of an ascending column, and the range of rows with this number."""
     starts = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist()]
     for start, end in zip(starts, [*starts[1:], len(numbers)], strict=True):
         if end > start:
@@ -566,7 +571,7 @@ def _copy_batches(source: WindowBatches, first: int, end: int, file: BinaryIO) -
 
 
 def _header_fields(batches: BatchColumns, headers: Longs, row: int) -> BatchFields:
-    """Return the header fields of a batch that do not follow from its records."""
+    """Return the header fields of a batch that cannot be computed from its records."""
     attributes = int(batches.attributes[row])
     append_time = attributes & TIMESTAMP_TYPE_MASK
     fields = BatchFields(
@@ -606,7 +611,8 @@ def _encode_remaining(
     )
     is_message = int(batches.magic[row]) < MAGIC_RECORD_BATCH
     base_offset = int(offsets[0] if is_message else batches.base_offset[row])
-    # The log must not end earlier, even if the last message of a wrapper is dropped.
+    # The last offset stays, so that the log end offset does not decrease if the last record is
+    # dropped.
     delta = int(batches.last_offset[row]) - base_offset
     fields = replace(_header_fields(batches, headers, row), last_offset_delta=delta)
     return encode_batch(rows, base_offset, fields)

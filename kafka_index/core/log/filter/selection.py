@@ -1,8 +1,8 @@
-"""Selection of the records that a rewrite drops, by key or by an SQL condition.
+"""Select the records that a rewrite drops, by key or by an SQL condition.
 
-DuckDB parses the condition. Its syntax tree is checked node by node and translated back to SQL from
-known nodes only; this SQL is evaluated. A comparison with NULL is NULL, as in SQL, and NULL selects
-nothing.
+DuckDB parses the condition. Each node of its syntax tree must be supported, and is translated to
+new SQL. Only the new SQL is evaluated. A comparison with NULL is NULL, as in SQL, and selects no
+record.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from kafka_index.core.records.record_table import record_schema
 
 
 class KeyLines(tuple[bytes, ...]):  # noqa: SLOT001, because tuples vary in size
-    """Keys with their line numbers in a file, from 1; picklable."""
+    """Record keys, with their line numbers in the key file, from 1; picklable."""
 
     lines: tuple[int, ...]
 
     @classmethod
     def of(cls, keys: Sequence[bytes], lines: Iterable[int] | None = None) -> Self:
-        """Create from keys; by default, line numbers are consecutive."""
+        """Add line numbers to keys; by default, the keys are on consecutive lines."""
         key_lines = cls(keys)
         key_lines.lines = tuple(range(1, len(keys) + 1) if lines is None else lines)
         return key_lines
@@ -69,9 +69,10 @@ def read_keys(path: str) -> KeyLines:
 
 
 class KeyMatcher:
-    """Selects the records with given keys, for one thread.
+    """Selects the records with any of the given keys. Not thread-safe.
 
-    `counts` has the number of records of each key, keyed by the index in the sorted keys.
+    `counts` has the number of records per key so far, keyed by the position of the key in the
+    sorted keys.
     """
 
     def __init__(self, keys: Iterable[bytes]) -> None:
@@ -89,7 +90,7 @@ class KeyMatcher:
 def records_by_line(
     keys: tuple[bytes, ...], counts_by_key: Iterable[Mapping[int, int]]
 ) -> dict[int, int]:
-    """Return the number of records by line, from the counts of `KeyMatcher`."""
+    """Return the number of records by line of the key file, from the counts of `KeyMatcher`."""
     counts: Counter[int] = Counter()
     for key_counts in counts_by_key:
         counts.update(key_counts)
@@ -99,13 +100,13 @@ def records_by_line(
 
 
 def key_counts(by_line: Mapping[int, int]) -> Mapping[str, int]:
-    """Return the counts of keys for ``--summary``; empty without keys."""
+    """Return how many keys are given and unmatched, for ``--summary``; empty without keys."""
     unmatched = sum(not count for count in by_line.values())
     return {"keys": len(by_line), "keys_unmatched": unmatched} if by_line else {}
 
 
 def key_sections(by_line: Mapping[int, int]) -> list[Section]:
-    """Return the number of records by line of the key file, and the lines without records.
+    """Return report sections: dropped records by line of the key file, and lines without records.
 
     Keys are not shown, because they can be personal data.
     """
@@ -118,14 +119,14 @@ def key_sections(by_line: Mapping[int, int]) -> list[Section]:
     ]
 
 
-#: View for DuckDB, with keys and headers as text. Invalid UTF-8 becomes a single U+FFFD, which is
-#: not NULL and equals no normal text. Times are integers, because DuckDB's timestamps have a
-#: smaller range.
+#: The records as DuckDB reads them, with keys as text. A key that is not valid UTF-8 becomes the
+#: single character U+FFFD, so that it is not NULL, and equals no usual text. Timestamps are
+#: integers, because DuckDB's timestamps have a smaller range.
 _VIEW = """
     SELECT topic, "partition", "offset", 2 * "timestamp"::HUGEINT AS "timestamp",
         text_of(key) AS key, headers FROM rows
 """
-#: View of records with decoded keys or values, and their side columns; times may be null.
+#: Like `_VIEW`, for records with decoded keys or values.
 _TYPED_VIEW = """
     SELECT * REPLACE (2 * "timestamp"::HUGEINT AS "timestamp" {key}) FROM rows
 """
@@ -137,7 +138,7 @@ _MACROS = """
     CREATE MACRO integer_of(digits) AS
         CASE WHEN regexp_full_match(digits, '-?[0-9]{1,19}') THEN try_cast(digits AS BIGINT) END;
 """
-#: Settings of the database; a condition cannot read files or settings.
+#: Settings of DuckDB. A condition cannot read files or change settings.
 _DATABASE: dict[str, Any] = {
     "threads": 1,
     "enable_external_access": "false",
@@ -154,11 +155,11 @@ class _Kind(Enum):
     TIME = "a time"
     NULL = "NULL"
     BOOLEAN = "a condition"
-    #: The schemas determine the type, so DuckDB compares the values.
+    #: The type depends on the schema of the records, so only DuckDB checks comparisons.
     MEMBER = "a member of a decoded key or value"
 
 
-#: Columns that may be compared.
+#: Record columns that a condition may compare.
 COLUMNS = {
     "topic": _Kind.TEXT,
     "partition": _Kind.NUMBER,
@@ -166,16 +167,17 @@ COLUMNS = {
     "timestamp": _Kind.TIME,
     "key": _Kind.TEXT,
 }
-#: The columns of records that a condition needs.
+#: The record columns that are read to evaluate a condition.
 CONDITION_COLUMNS = (*COLUMNS, "headers")
 #: A node of DuckDB's syntax tree.
 _Node = Mapping[str, Any]
-#: The decoded columns and members that may be compared. The value is True if they are compared.
+#: Decoded columns that a condition may compare, and members. The value is True if the condition
+#: compares them.
 _Members = dict[str, bool]
 
 
 class _Operand(NamedTuple):
-    """An operand of a condition; `constant` is the value of a constant."""
+    """A translated operand of a condition. `constant` is the text of a constant, otherwise None."""
 
     kind: _Kind
     sql: str
@@ -201,7 +203,7 @@ class _Operand(NamedTuple):
 
 
 class _Rule(NamedTuple):
-    """The SQL of a node, with places for the SQL of its children, which all have the same kind."""
+    """An SQL template for a node and its children. All children must have the same kind."""
 
     sql: str
     kind: _Kind = _Kind.BOOLEAN
@@ -228,7 +230,7 @@ class _Rule(NamedTuple):
 
 _CONDITIONS, _TEXTS = (_Kind.BOOLEAN,), (_Kind.TEXT,)
 _CASTABLE = (_Kind.TEXT, _Kind.NUMBER, _Kind.NULL)
-#: Supported nodes of DuckDB's syntax tree, functions with parentheses.
+#: Supported nodes of DuckDB's syntax tree. The names of functions end in parentheses.
 _RULES = {
     "CONJUNCTION_AND": _Rule(" AND ", children=_CONDITIONS),
     "CONJUNCTION_OR": _Rule(" OR ", children=_CONDITIONS),
@@ -253,9 +255,9 @@ _RULES = {
     "upper()": _Rule("upper({})", _Kind.TEXT, _TEXTS),
     "length()": _Rule("length({})", _Kind.NUMBER, _TEXTS),
 }
-#: Members of nodes that contain children, in order.
+#: JSON members of a node that contain its children, in order.
 _CHILD_MEMBERS = ("left", "right", "input", "lower", "upper")
-#: Other members that a supported function call may have.
+#: JSON members that a supported function call must have, with their only supported values.
 _FUNCTION_MEMBERS = {
     "type": "FUNCTION",
     "schema": "",
@@ -267,7 +269,7 @@ _FUNCTION_MEMBERS = {
 
 
 class SelectionError(InputError):
-    """The condition cannot be evaluated for any partition."""
+    """The selection cannot be evaluated, for whichever partition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,14 +278,15 @@ class Condition:
 
     text: str
     sql: str
-    #: The compared decoded columns, and members such as ``value.customer.id``.
+    #: Decoded columns and members, such as ``value.customer.id``, that the condition compares.
     members: tuple[str, ...] = ()
 
     @classmethod
     def parse_decoded(cls, text: str, columns: Collection[str]) -> Condition:
         """Parse a condition over decoded columns and their members.
 
-        Types are unknown until the first match, which may raise `SelectionError`.
+        The types of members are unknown until records are matched, so matching may raise
+        `SelectionError`.
         """
         members = dict.fromkeys(columns, False)
         sql = _parse(text, members)
@@ -293,24 +296,24 @@ class Condition:
     def parse(cls, text: str) -> Condition:
         condition = cls(text, _parse(text))
         row = dict.fromkeys(CONDITION_COLUMNS) | {"partition": 0, "offset": 0, "timestamp": 0}
-        # Evaluated on a row without values, so that DuckDB raises errors before the run starts.
+        # Evaluate the condition once, so that DuckDB's errors are raised before the run starts.
         rows = pa.RecordBatch.from_pylist([row], schema=record_schema(CONDITION_COLUMNS))
         ConditionMatcher(condition).match(rows)
         return condition
 
 
 class ConditionMatcher:
-    """Evaluates a condition in its own database."""
+    """Evaluates a condition in a separate in-memory database."""
 
     def __init__(self, condition: Condition) -> None:
-        # Slow to import, and most commands do not need it.
+        # DuckDB is slow to import, and most commands do not need it.
         import duckdb  # noqa: PLC0415
 
         self._error: Any = duckdb.Error
         self._condition = condition
         self._database = duckdb.connect(":memory:", config=_DATABASE)
         self._database.execute(_MACROS)
-        # Made of known nodes.
+        # The SQL is translated from supported nodes only.
         self._select = f"SELECT coalesce(({condition.sql}), false) AS dropped FROM "  # noqa: S608
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
@@ -343,7 +346,7 @@ class ConditionMatcher:
 
 
 class RowMatcher(Protocol):
-    """Evaluates a condition over records of one partition."""
+    """Evaluates a condition for the records of one partition."""
 
     def match(self, rows: pa.RecordBatch) -> NDArray[np.bool_]:
         """Return which records satisfy the condition."""
@@ -351,16 +354,16 @@ class RowMatcher(Protocol):
 
 
 class DecodedCondition(Protocol):
-    """A condition over decoded keys and values; picklable."""
+    """A condition on decoded keys and values; picklable."""
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns of records that are read."""
+        """The record columns that are read to evaluate the condition."""
         ...
 
     @property
     def identity(self) -> str:
-        """The types and settings that affect the result of the condition."""
+        """Identifies the types and settings that affect the result of the condition."""
         ...
 
     def matcher(self) -> RowMatcher:
@@ -372,7 +375,7 @@ class DecodedCondition(Protocol):
 class Selection:
     """The records to drop, selected by keys or by a condition; picklable.
 
-    `decoded` evaluates a condition that compares decoded keys or values.
+    If the condition compares decoded keys or values, `decoded` evaluates it.
     """
 
     keys: tuple[bytes, ...] | None = None
@@ -387,7 +390,7 @@ class Selection:
 
 
 def open_matcher(selection: Selection) -> RowMatcher | KeyMatcher:
-    """Return a matcher of the selected records, for use in one thread."""
+    """Return a matcher that finds the selected records, for use in one thread."""
     if selection.decoded is not None:
         return selection.decoded.matcher()
     if selection.condition is not None:
@@ -398,10 +401,11 @@ def open_matcher(selection: Selection) -> RowMatcher | KeyMatcher:
 def _parse(text: str, members: _Members | None = None) -> str:
     """Translate a condition to SQL for DuckDB; raises `InputError` for an unsupported node.
 
-    With `members`, decoded columns may be compared; the compared members are marked.
+    With `members`, the condition may also compare decoded columns and their members. Those that it
+    compares are set to True.
 
-    In the SQL, a time is twice its milliseconds, so that a time between two milliseconds is also an
-    integer.
+    In the SQL, times are in units of half a millisecond, so that a time between two milliseconds is
+    also an integer.
     """
     import duckdb  # noqa: PLC0415
 
@@ -421,7 +425,7 @@ def _parse(text: str, members: _Members | None = None) -> str:
 
 
 def _translate(node: _Node, sql: bytes, members: _Members | None, depth: int = 1) -> _Operand:
-    """Check and translate a node of a statement's syntax tree."""
+    """Translate a node of DuckDB's syntax tree; raise `InputError` if the node is not supported."""
     if depth > _MAX_DEPTH:
         raise _depth_error()
     name, children = _rule_and_children(node)
@@ -448,7 +452,7 @@ def _translate(node: _Node, sql: bytes, members: _Members | None, depth: int = 1
 
 
 def _rule_and_children(node: _Node) -> tuple[str, list[_Node]]:
-    """Return the name of a node in `_RULES`, and its children."""
+    """Return the name that a node has in `_RULES`, and the children of the node."""
     match node:
         case {"function_name": name, "arguments": arguments, **others}:
             is_plain = (
@@ -468,7 +472,7 @@ def _rule_and_children(node: _Node) -> tuple[str, list[_Node]]:
 
 
 def _translate_member(node: _Node, members: _Members) -> _Operand | None:
-    """Translate a decoded column, a member, or a constant that only members are compared with."""
+    """Translate a decoded column, a member, or a decimal or boolean constant."""
     match node:
         case {"type": "COLUMN_REF", "column_names": [str(column), *path]} if column in members:
             names = [column, *path]
@@ -486,7 +490,7 @@ def _translate_member(node: _Node, members: _Members) -> _Operand | None:
 
 
 def _translate_leaf(node: _Node) -> _Operand | None:
-    """Translate a column or a constant."""
+    """Translate an undecoded column, a header or a constant."""
     match node:
         case {"type": "COLUMN_REF", "column_names": [name]} if name.lower() in COLUMNS:
             return _Operand(COLUMNS[name.lower()], f'"{name.lower()}"')
@@ -511,8 +515,8 @@ def _quote_offset(text: str) -> str:
     """Quote the column ``offset``, which is a keyword of SQL.
 
     Raises `InputError` for comments, for double quotes except around member names, for non-ASCII
-    characters outside quotes, and for unbalanced parentheses. A double-quoted name that is not a
-    member may be meant as a string.
+    characters outside quotes, and for unbalanced parentheses. Other double-quoted names are
+    rejected, because a user may mean a string.
     """
     import duckdb  # noqa: PLC0415
 
@@ -522,7 +526,7 @@ def _quote_offset(text: str) -> str:
         raise _condition_error("the text is not UTF-8") from error
     kinds = duckdb.token_type
     tokens = duckdb.tokenize(text)
-    # Positions are in bytes.
+    # DuckDB's token positions are in bytes.
     ends = [start for start, _ in tokens[1:]] + [len(content)]
     words: list[bytes] = []
     depth = 0
@@ -554,10 +558,10 @@ def _depth_error() -> InputError:
 
 
 def _translate_time(kind: _Kind, text: str) -> str:
-    """Return twice the milliseconds of a time; minus one for a time between two milliseconds."""
+    """Return a time in half milliseconds; an odd number is a time between two milliseconds."""
     if kind is _Kind.NUMBER:
         number = int(text)
-        # The value of a record without a timestamp.
+        # -1 is the timestamp of records without a timestamp.
         return str(2 * (number if number == NO_TIMESTAMP else parse_time(number)))
     if is_relative(text):
         raise InputError(

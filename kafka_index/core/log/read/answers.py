@@ -1,4 +1,4 @@
-"""Lookup results as columns, with a status per query; and findings about the logs.
+"""Columns of lookup results, with a status for each query, and findings about segments.
 
 The statuses and columns are the same as in ``kafka-index lookup``.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from kafka_index.core.log.read.segment_log import SegmentLog
     from kafka_index.core.logdir.partition_files import SegmentFile
 
-#: Null in a result column.
+#: The value that represents null in a result column.
 NULL = np.iinfo(np.int64).min
 
 #: An index file is missing. The index is built in memory.
@@ -30,7 +30,7 @@ NO_INDEX = "no_index"
 INDEX_REFUSED = "index_refused"
 #: The last segment ends in bytes that a broker truncates at startup.
 TAIL = "tail"
-#: Corruption or a disk error affects the results of some queries.
+#: Because of corruption or a read error, some queries have no result.
 UNREADABLE = "unreadable"
 #: No batch contains a requested offset, and no checkpoint shows that compaction removed the offset.
 #: As in a broker, the result is the next batch.
@@ -81,7 +81,7 @@ VALUE_COLUMNS = tuple(ANSWER_SCHEMA.names[1:])
     FOUND_LEADER_EPOCH,
 ) = range(len(VALUE_COLUMNS))
 
-# Columns that a level never fills are not allocated.
+# Number of leading value columns at each level of detail. Other columns are not allocated.
 _COLUMN_COUNTS = {
     Resolve.INDEX: ENTRY_TIMESTAMP + 1,
     Resolve.BATCH: BATCH_SIZE + 1,
@@ -93,8 +93,8 @@ _COLUMN_COUNTS = {
 class Answers:
     """The results of n queries, in their order.
 
-    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, depending on the level, with `NULL`
-    for missing values.
+    `values` has shape (k, n): the first k of `VALUE_COLUMNS`, depending on the level of detail.
+    Missing values are `NULL`.
     """
 
     status: NDArray[np.int8]
@@ -102,7 +102,7 @@ class Answers:
 
     @classmethod
     def empty(cls, count: int, resolve: Resolve, status: Status = Status.FOUND) -> Answers:
-        """Return results with one status and null values."""
+        """Return `count` results with the same status, without values."""
         return cls(
             np.full(count, status, np.int8),
             np.full((_COLUMN_COUNTS[resolve], count), NULL, np.int64),
@@ -115,12 +115,12 @@ class Answers:
         return Answers(np.repeat(self.status, count), np.repeat(self.values, count, axis=1))
 
     def put(self, rows: Longs | slice, answers: Answers) -> None:
-        """Set the results of the queries in these rows."""
+        """Copy results into rows."""
         self.status[rows] = answers.status
         self.values[: len(answers.values), rows] = answers.values
 
     def to_arrow(self) -> pa.RecordBatch:
-        """Return the results as `ANSWER_SCHEMA`; columns of other levels are null."""
+        """Convert to `ANSWER_SCHEMA`. Columns that are not part of the level of detail are null."""
         names = pa.array([status.text for status in Status], pa.string())
         status = pa.DictionaryArray.from_arrays(pa.array(self.status), names)
         columns = [status.cast(pa.string())]
@@ -144,7 +144,7 @@ class LookupFinding:
     kind
         A value of `KINDS`.
     queries
-        Number of affected queries, which have no result unless the kind is `GAP`.
+        Number of affected queries. These queries have no result, except if the kind is `GAP`.
     retriable
         True if the cause is the environment (permission, disk, memory), not the data.
     """
@@ -161,7 +161,7 @@ class LookupFinding:
 
 
 class Findings:
-    """Collects findings; the queries of equal findings are added."""
+    """Collects findings. Equal findings are merged, and their query counts added."""
 
     def __init__(self) -> None:
         self._query_counts: dict[LookupFinding, int] = {}
@@ -176,14 +176,14 @@ class Findings:
         ]
 
     def drain(self) -> list[LookupFinding]:
-        """Return the findings since the last call."""
+        """Return the collected findings, and remove them."""
         findings = self.all()
         self._query_counts.clear()
         return findings
 
 
 class SegmentFindings:
-    """Collects the findings of a segment, and sets the status of affected queries."""
+    """Collects findings about one segment, and sets the status of the affected queries."""
 
     def __init__(self, segment: SegmentFile, log: SegmentLog, findings: Findings) -> None:
         self._segment = segment
@@ -216,14 +216,14 @@ class SegmentFindings:
         )
 
     def damage(self, answers: Answers, rows: Longs, position_bytes: int) -> None:
-        """Mark queries as unreadable because of corruption at a position."""
+        """Set the status of queries to unreadable, because of corruption at a position."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             reason = self._log.unreadable_reason(position_bytes)
             self.add(UNREADABLE, self._segment.log_path, reason, position_bytes, len(rows))
 
     def failure(self, answers: Answers, rows: Longs, error: KafkaIndexError) -> None:
-        """Mark queries as unreadable because of an error."""
+        """Set the status of queries to unreadable, because of an error."""
         if len(rows):
             answers.status[rows] = Status.UNREADABLE
             path = error.path or self._segment.log_path

@@ -1,6 +1,6 @@
-"""Decodes the batches of a segment, if a query needs records.
+"""Decode batches of a segment, for queries that need records.
 
-A separate module, which is imported on first use: the record decoder is slow to import.
+This module is imported on first use, because the record decoder is slow to import.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 class BatchDecoder:
-    """Decodes batches of a log within a limit of decompressed bytes, shared by the process."""
+    """Decodes batches of one segment. All decoders of a process share a decompression limit."""
 
     def __init__(self, log: SegmentLog, max_decompressed_bytes: int) -> None:
         self._log = log
@@ -48,7 +48,7 @@ class BatchDecoder:
         return first_offset(self._log.batch(position_bytes), self._budget)
 
     def unreadable_reason(self, position_bytes: int) -> str:
-        """Return why a record of a batch cannot be read."""
+        """Return why the records of a batch cannot be read."""
         for result in decode_entry(self._log.batch(position_bytes), self._budget, len):
             if isinstance(result, BatchDamage):
                 is_too_large = isinstance(result.error, TooLargeError)
@@ -63,7 +63,10 @@ class BatchDecoder:
         *,
         starting_offset: int | None,
     ) -> None:
-        """Replace located batches with the batches of the records; fill in the record columns."""
+        """Find the records of queries whose batches are located, and set their record columns.
+
+        If a record is in a later batch, the position of this batch replaces the located one.
+        """
         found_values = np.empty((finder.FOUND_ROWS, len(targets)), np.int64)
         state = finder.new_state()
         records: BatchRecords | None = None
@@ -81,8 +84,8 @@ class BatchDecoder:
                 found_values,
             )
             if records is not None:
-                # The batch is closed before the next batch is decompressed, because a thread that
-                # waits for memory must not hold memory.
+                # This batch is closed before the next batch is decompressed, because a thread must
+                # not hold memory while it waits for memory.
                 records.close()
             if code == finder.FIND_NEEDS_RECORDS:
                 records = None
@@ -105,7 +108,7 @@ class BatchDecoder:
         values[FOUND_LEADER_EPOCH] = np.where(is_found & (epochs > NO_LEADER_EPOCH), epochs, NULL)
 
     def find_timestamp(self, located: LocatedBatches, position: int, timestamp: int) -> None:
-        """Fill in the first record of a batch that has the timestamp."""
+        """Set the record columns to a batch's first record with a timestamp."""
         log = self._log
         header = log.address + np.uint64(position)
         batch = log.batch(position)
@@ -131,7 +134,7 @@ class BatchDecoder:
 
 
 def _offset_finder(timestamp: int) -> Callable[[RecordChunk], int | None]:
-    """Return a function that finds the first record of a chunk with a timestamp."""
+    """Return a function that returns the offset of the first record with a timestamp in a chunk."""
 
     def find(chunk: RecordChunk) -> int | None:
         rows = np.flatnonzero(chunk.timestamps_ms == timestamp)

@@ -1,8 +1,8 @@
-"""One segment, read-only: lookups of batches and records by offset and timestamp.
+"""A read-only segment: look up index entries, batches and records by offset or timestamp.
 
-Queries are processed in ascending order. One pass over the indexes finds index entries, one pass
-over the log finds batches, and records are found last. Sources: Kafka's
-``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, and
+Queries are sorted first. Then one pass over the index files finds the index entries of all queries,
+one pass over the ``.log`` file finds the batches, and finally the records are found. Sources:
+Kafka's ``LogSegment.translateOffset`` and ``findOffsetByTimestamp``, and
 ``FileRecords.searchForTimestamp``.
 """
 
@@ -79,13 +79,13 @@ from kafka_index.core.log.scan.file_records import (
 from kafka_index.core.logdir.partition_files import SegmentFile, parse_base_offset
 from kafka_index.core.records.batch_table import ScanStop
 
-# Queries with the same batch are grouped if at least so many queries share a batch on average.
+# Queries with the same batch are grouped if a batch has at least this many queries on average.
 _MIN_QUERIES_PER_GROUP = 2
 _LENGTH = field_position(RECORD_BATCH_HEADER, "length")
 _LENGTH_BYTES = RECORD_BATCH_HEADER["length"].itemsize
-#: Maximum size of data that the queries of one read prefetch, per thread.
+#: Maximum size of the data of a remote log that one chunk of queries fetches, per thread.
 MAX_READ_BYTES = 64 << 20
-# Maximum size that is fetched for a batch whose size is unknown.
+# Number of bytes to fetch for a batch of unknown size, at most.
 _MAX_BATCH_BYTES = 2 << 20
 
 
@@ -95,9 +95,9 @@ class LogSegment(Closeable):
     Parameters
     ----------
     segment : SegmentFile
-        The listed segment. If the log has changed since the listing, it cannot be opened.
+        The listed segment. The ``.log`` file cannot be opened if it has changed since the listing.
     index_directory : str, optional
-        Directory of the index files; by default the directory of the log.
+        Directory of the index files; by default, the directory of the ``.log`` file.
     config : IndexConfig
         Determines the entries of indexes that are built in memory.
     cache : SegmentCache, optional
@@ -109,7 +109,7 @@ class LogSegment(Closeable):
     fetched_indexes : FetchedIndexes, optional
         Shared cache of indexes of remote segments.
     open_source : callable
-        Opens a log, given its path and its listing.
+        Opens a ``.log`` file, given its path and the listed segment.
 
     Notes
     -----
@@ -151,15 +151,16 @@ class LogSegment(Closeable):
         index_directory: str | PathLike[str] | None = None,
         config: IndexConfig | None = None,
     ) -> Self:
-        """Open a segment by its log, as the last segment of its partition.
+        """Open a segment by the path of its ``.log`` file, as the last segment of its partition.
 
         Parameters
         ----------
         path : path
-            The ``.log``. Its name contains the base offset, and the name of its directory contains
-            the topic and partition (an empty topic and -1 for any other directory).
+            The ``.log`` file. Its name contains the base offset. Topic and partition come from the
+            name of its directory. If it is no partition directory, the topic is empty and the
+            partition -1.
         index_directory, config
-            As for the class.
+            As in the constructor.
 
         Raises
         ------
@@ -192,28 +193,31 @@ class LogSegment(Closeable):
 
     @property
     def largest(self) -> LargestTimestamp:
-        """The largest timestamp, with its offset in the time index."""
+        """The largest timestamp of the segment, and the offset of its time index entry."""
         self._cache.use(self)
         return self.indexes.largest()
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch (``LogSegment.readNextOffset``)."""
+        """The offset after the segment's last batch (``LogSegment.readNextOffset``)."""
         self._cache.use(self)
         return self.indexes.end.next_offset
 
     @property
     def damage(self) -> ScanStop | None:
-        """The corruption that makes the end of the segment unreadable, if any."""
+        """The corruption after which the segment is unreadable, if any.
+
+        A torn batch at the end of the last segment does not count as corruption.
+        """
         self._cache.use(self)
         stop = self.indexes.end.stop
         return None if stop is None or (stop.is_tail and self.file.is_last) else stop
 
     @property
     def end_damage(self) -> ScanStop | None:
-        """The corruption at the end of the segment, or the first batch that is out of order.
+        """`damage`; without damage, the first batch that is out of order, if any.
 
-        After a batch out of order, the log end offset of a broker is `next_offset`.
+        If batches are out of order, `next_offset` is still the log end offset of a broker.
         """
         return self.damage or self.indexes.end.disorder
 
@@ -238,14 +242,14 @@ class LogSegment(Closeable):
         )
 
     def header_at(self, position_bytes: int) -> bytes:
-        """Return the first bytes of a batch, up to the size of a v2 header."""
+        """Return the first bytes of the batch at a position, as many as a v2 header has."""
         self._cache.use(self)
         end = position_bytes + RECORD_BATCH_OVERHEAD_BYTES
         log = self._log
         return log.complete(lambda: bytes(log.array[position_bytes:end]))
 
     def is_followed_by_overlap(self, batch: LogOffsetPosition) -> bool:
-        """Return whether the offsets of the next batch overlap with a batch."""
+        """Return whether the next batch starts at or before the last offset of a batch."""
         log, following = self._log, batch.position + batch.size
         if following + RECORD_BATCH_OVERHEAD_BYTES > log.size_bytes:
             return False
@@ -263,7 +267,7 @@ class LogSegment(Closeable):
     ) -> TimestampAndOffset | None:
         """Find the first record with this or a later timestamp, at or after an offset.
 
-        Returns None without such a record. Source: ``LogSegment.findOffsetByTimestamp``.
+        Returns None if there is no such record. Source: ``LogSegment.findOffsetByTimestamp``.
 
         Raises
         ------
@@ -282,10 +286,10 @@ class LogSegment(Closeable):
         )
 
     def lookup_entries(self, targets: Longs, rows: Longs, answers: Answers) -> None:
-        """Look up ascending offsets in the offset index only.
+        """Look up the offset index entries of ascending offsets, without reading batches.
 
-        `targets` (int64, (n,)): absolute offsets, ascending. `rows` (int64, (n,)): rows of the
-        results. `answers` (Answers): filled.
+        `targets` (int64, (n,)): absolute offsets, ascending. `rows` (int64, (n,)): their rows in
+        `answers`, which receives the results.
         """
         self._cache.use(self)
         values = answers.values
@@ -298,20 +302,20 @@ class LogSegment(Closeable):
     def translate_offsets(self, targets: Longs, resolve: Resolve) -> LocatedBatches:
         """Find the index entries, batches or records of ascending offsets.
 
-        `targets` (int64, (n,)): absolute offsets, ascending; for offsets below the base offset, the
-        first batch is the result. `resolve` (Resolve): level of detail.
+        `targets` (int64, (n,)): absolute offsets, ascending. The first batch is the result for
+        offsets below the base offset. `resolve` (Resolve): level of detail.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve)
 
     def request_end(self) -> None:
-        """Start fetching a remote log from its last index entry on."""
+        """Start fetching a remote ``.log`` file from its last index entry on."""
         self._cache.use(self)
         if self._log.is_fetched:
             self.indexes.request_end()
 
     def request_offsets(self, targets: Longs, resolve: Resolve) -> None:
-        """Start fetching the first ranges of a remote log that `translate_offsets` will read."""
+        """Start fetching the first ranges of a remote log that `translate_offsets` reads."""
         self._cache.use(self)
         if self._log.is_fetched:
             if self.file.is_last:
@@ -323,27 +327,28 @@ class LogSegment(Closeable):
     ) -> LocatedBatches:
         """Find the index entries, batches or records of ascending timestamps.
 
-        `targets` (int64, (n,)): in ms, ascending. `starting_offset`: the log start offset.
-        `resolve` (Resolve): level of detail.
+        `targets` (int64, (n,)): timestamps in ms, ascending. `starting_offset`: records below this
+        offset are ignored. `resolve` (Resolve): level of detail.
         """
         self._cache.use(self)
         return locate(self._log, self.indexes, targets, resolve, starting_offset=starting_offset)
 
     def find_largest_timestamp(self, resolve: Resolve) -> LocatedBatches:
-        """Find the first batch, or its first record, with the largest timestamp."""
+        """Find the first batch with the segment's largest timestamp, and its first such record."""
         self._cache.use(self)
         return find_largest_timestamp(self._log, self.indexes, resolve)
 
     def write_answers(
         self, answers: Answers, rows: Longs, located: LocatedBatches
     ) -> NDArray[np.bool_]:
-        """Write located batches into results.
+        """Write the located batches of n queries into `answers`.
 
-        `rows` (int64, (n,)): rows of the results of n queries. Returns (bool, (n,)): queries for
-        which the segment has no batch up to its end.
+        `rows` (int64, (n,)): rows of the queries in `answers`. Returns (bool, (n,)): True for
+        queries without a batch in this segment, whose rows are not written.
         """
         if not (located.batches <= AT_END).any():
-            # If the results fill all rows, constant values are written without row numbers.
+            # If the queries fill all rows, constants are written to a slice, which is faster than
+            # row numbers.
             fills_all = len(rows) == len(answers)
             all_rows = slice(None) if fills_all else rows
             answers.status[all_rows] = Status.FOUND
@@ -354,7 +359,7 @@ class LogSegment(Closeable):
                 return np.zeros(len(rows), np.bool_)
             answers.values[SEGMENT_BASE_OFFSET][all_rows] = self.base_offset
             for column in range(SEGMENT_BASE_OFFSET + 1, len(located.values)):
-                # Assigning column by column is twice as fast.
+                # Assigning column by column is twice as fast as assigning all columns together.
                 answers.values[column][rows] = located.values[column]
             return np.zeros(len(rows), np.bool_)
         located = located.expanded()
@@ -383,8 +388,8 @@ class LogSegment(Closeable):
         Parameters
         ----------
         offsets : array of int64, shape (n,)
-            Absolute offsets, in any order. The result of an offset below the base offset is the
-            first batch.
+            Absolute offsets, in any order. The first batch is the result for offsets below the base
+            offset.
         resolve : Resolve
             Level of detail.
 
@@ -441,7 +446,7 @@ class LogSegment(Closeable):
         return answers.to_arrow()
 
     def close(self) -> None:
-        """Unmap all files; the next use reopens them."""
+        """Unmap all files; the next lookup opens them again."""
         self._cache.forget(self)
         self.indexes.close()
         self._log.close()
@@ -463,17 +468,18 @@ class LogSegment(Closeable):
 
 @dataclass(frozen=True, slots=True)
 class LocatedBatches:
-    """The index entries and batches of n queries in a segment.
+    """The index entries and batches that n queries found in a segment.
 
     Attributes
     ----------
     values
         The columns of `Answers.values`.
     batches
-        Positions of the batches: `AT_END` if the segment has no batch for the query, `damage_at` if
-        a corruption precedes the batch, and 0 at index level.
+        Position of each batch; 0 if only index entries are looked up. `AT_END` if the segment has
+        no batch for the query, `damage_at` if the search reached a corruption.
     groups
-        The column of each query, if queries with the same result share a column.
+        For each query, the index of its column in `values`, if queries with the same result share a
+        column. Otherwise None.
     """
 
     values: Longs
@@ -481,7 +487,7 @@ class LocatedBatches:
     groups: Longs | None = None
 
     def grouped(self, resolve: Resolve) -> LocatedBatches:
-        """Merge neighbouring queries with the same batch and index entry into one column."""
+        """Merge the columns of consecutive queries with the same batch and index entry."""
         groups, firsts = np.empty_like(self.batches), np.empty_like(self.batches)
         firsts = firsts[: number_groups(self.batches, self.values[ENTRY_OFFSET], groups, firsts)]
         values = Answers.empty(len(firsts), resolve).values
@@ -508,7 +514,7 @@ class LocatedBatches:
 
     @classmethod
     def joined(cls, parts: Sequence[LocatedBatches]) -> LocatedBatches:
-        """Concatenate the results of consecutive queries."""
+        """Concatenate the results of consecutive chunks of queries."""
         if len(parts) == 1:
             return parts[0]
         parts = [part.expanded() for part in parts]
@@ -535,7 +541,7 @@ def locate(
     *,
     starting_offset: int | None = None,
 ) -> LocatedBatches:
-    """Find ascending offsets, or timestamps in ms if a starting offset is given."""
+    """Look up ascending offsets, or ascending timestamps in ms if a starting offset is given."""
 
     def locate_chunk(chunk: Longs) -> LocatedBatches:
         return log.complete(partial(_locate_chunk, log, indexes, chunk, resolve, starting_offset))
@@ -556,7 +562,7 @@ def _locate_chunk(
     starting_offset: int | None,
 ) -> LocatedBatches:
     size_bytes = indexes.log_size_bytes
-    # If many offsets share batches, only index entries are stored before queries are grouped.
+    # If many offsets share batches, queries are grouped before columns for batches are allocated.
     is_grouped = (
         starting_offset is None
         and resolve is Resolve.BATCH
@@ -581,7 +587,7 @@ def _locate_chunk(
 
 
 def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
-    """Estimate from the size of the first batch whether several queries find the same batch."""
+    """Estimate from the size of the first batch whether queries share batches on average."""
     if log.is_fetched or size_bytes < LOG_OVERHEAD_BYTES:
         return False
     length = int.from_bytes(log.array[_LENGTH : _LENGTH + _LENGTH_BYTES].tobytes(), signed=True)
@@ -591,7 +597,7 @@ def _shares_batches(log: SegmentLog, size_bytes: int, queries: int) -> bool:
 def find_largest_timestamp(
     log: SegmentLog, indexes: SegmentIndexes, resolve: Resolve
 ) -> LocatedBatches:
-    """Find the first batch, or its first record, with the largest timestamp of a segment.
+    """Find the first batch with the largest timestamp of a segment, and its first such record.
 
     Source: ``UnifiedLog.fetchOffsetByTimestamp`` for ``MAX_TIMESTAMP``.
     """
@@ -691,7 +697,8 @@ def _seek_timestamps(
             log.check_faults()
             # If offsets decrease, a valid entry may point past its own batch.
             entries = indexes.time_index.read_entries()
-            # Entries after the last valid batch are compared with headers only.
+            # Entries after the last valid batch are compared too, because batch headers are
+            # sufficient.
             entries_match = batch_seek.time_entries_hold(log.address, log.size_bytes, *entries)
             log.check_faults()
             if not entries_match:
@@ -709,10 +716,11 @@ def _seek_timestamps(
 def _corrupt_entry_position(
     log: SegmentLog, indexes: SegmentIndexes, offset: int, position: int
 ) -> int:
-    """Return the position of a mismatching entry if the log, not the index, is corrupt.
+    """Return the position of an index entry without a batch if the log, not the index, is corrupt.
 
-    The log is corrupt if its valid batches end before the position, or if the previous batches end
-    exactly at the position and no valid batch follows. Otherwise raises `_IndexMismatch`.
+    The log is corrupt if its valid batches end at or before the position, or if the batches before
+    the entry end exactly at its position and no valid batch follows. Otherwise, the index is wrong,
+    and `_IndexMismatch` is raised.
     """
     log.check_faults()
     if position >= indexes.log_size_bytes:
@@ -735,9 +743,9 @@ def _request_in_chunks(
     resolve: Resolve,
     starting_offset: int | None,
 ) -> Iterator[Longs]:
-    """Yield queries in chunks, after requesting the ranges of a remote log that a chunk reads.
+    """Yield chunks of queries. Before each chunk, start fetching the ranges that it reads.
 
-    For the parameters, see `locate`.
+    Logs that need no requests have one chunk. For the parameters, see `locate`.
     """
     if not log.is_fetched or resolve is Resolve.INDEX or not len(targets):
         yield targets
@@ -770,15 +778,15 @@ def _plan_ranges(
     resolve: Resolve,
     starting_offset: int | None,
 ) -> tuple[Longs, Longs, Longs]:
-    """Return the ranges of a log that ascending targets will read, sorted by start.
+    """Return the byte ranges of a log that lookups of ascending targets read, sorted by start.
 
-    The arrays are starts and exclusive ends in bytes, and the row of the target of each range.
+    Returns three arrays: the start, exclusive end and target row of each range.
     """
     size = log.size_bytes
     offsets, positions = indexes.offset_index.read_entries()
     bounds = np.clip(np.concatenate(([0], positions, [size] * 3)), 0, size)
-    # Entry numbers from 1 (0 is the start of the log): the last entry at or below each target, and
-    # the first entry whose batch can be the result.
+    # Numbers of index entries, from 1; 0 is the start of the log. `floors` are the last entries at
+    # or below each target, `lasts` the last entries whose batches can be the result.
     if starting_offset is None:
         floors = np.searchsorted(offsets, targets, "right")
         has_entry = np.searchsorted(offsets, targets) < floors
@@ -806,7 +814,7 @@ def _plan_ranges(
 
 
 def _fetch_batches(log: SegmentLog, size_bytes: int, batches: Longs) -> None:
-    """Fetch complete batches of a remote log, whose headers have been read."""
+    """Fetch complete batches of a remote log. Their headers have already been fetched."""
     if not log.is_fetched:
         return
     log.check_faults()

@@ -1,4 +1,4 @@
-"""The files and checkpoints of a partition, before any segment is opened."""
+"""Find the segments of a partition and read its checkpoints, without opening a segment."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 
 @dataclass(frozen=True, slots=True)
 class PartitionFiles:
-    """A partition and its segments by base offset; small and picklable.
+    """The segments of a partition by base offset, and its checkpointed offsets; picklable.
 
     Attributes
     ----------
@@ -29,16 +29,17 @@ class PartitionFiles:
     log_start_offset
         Log start offset, which is at or above the first base offset.
     high_watermark
-        Upper bound of results; None for the log end offset.
+        High watermark, which is the upper bound of results. None if the log end offset is the upper
+        bound.
     epochs
-        Entries of ``leader-epoch-checkpoint`` from the log start on.
+        Entries of ``leader-epoch-checkpoint`` from the log start offset on.
     local_start_offset, tiered_end_offset
         For a tiered partition: base offset of the first local segment, and the last uploaded
-        offset, -1 for none. Otherwise None.
+        offset, -1 without one. None for other partitions.
     is_stable
-        Whether results also end at the first open transaction.
+        Whether results end at the last stable offset.
     cleaned_to
-        The log cleaner has processed all offsets below this offset.
+        The log cleaner has processed all offsets below this offset; 0 if unknown.
     """
 
     topic: str
@@ -71,7 +72,7 @@ class CheckpointReader:
     Attributes
     ----------
     skipped
-        Unusable checkpoints, with reasons.
+        Checkpoints that were not used, with reasons.
     """
 
     def __init__(self, upper_bound: UpperBound | str) -> None:
@@ -88,14 +89,15 @@ class CheckpointReader:
         index_directory: str | None,
         tiered: TieredPartition | None = None,
     ) -> PartitionFiles:
-        """Return a partition with its checkpoints.
+        """Read the checkpoints of a partition.
 
-        `segments` is not empty and in order of base offset; local segments share a directory. A log
-        starts at the checkpointed offset, but not before its first segment (LogLoader.load). A
-        partition without an entry in the high watermark checkpoint has no committed records
-        (Partition.createLog). Unreadable epochs are ignored and recorded in `skipped`. Raises
-        `InputError` if this process may not read a checkpoint, or if requested high watermarks are
-        missing, and `DamageError` if the high watermark checkpoint is malformed.
+        `segments` must be sorted by base offset and not empty; all local segments must have the
+        same directory. The log start offset is the checkpointed offset, or the first base offset if
+        that is higher (LogLoader.load). A partition without an entry in the high watermark
+        checkpoint has no committed records (Partition.createLog). Unreadable leader epoch
+        checkpoints are ignored, and added to `skipped`. Raises `InputError` if this process may not
+        read a checkpoint, or if requested high watermarks are missing, and `DamageError` if the
+        high watermark checkpoint is malformed.
         """
         directory: str | None = segments[0].partition_directory
         if tiered is not None:
@@ -128,7 +130,7 @@ class CheckpointReader:
         index_root: str | None,
         tiered: Mapping[TopicPartition, TieredPartition] | None = None,
     ) -> list[PartitionFiles]:
-        """Return the partitions of sorted segments.
+        """Group sorted segments by partition, and read the checkpoints of each partition.
 
         `index_root` has a folder of index files for each partition. Raises the errors of `read`.
         """
@@ -149,15 +151,15 @@ class CheckpointReader:
     def _read_start_and_epochs(
         self, partition: TopicPartition, first_segment: SegmentFile
     ) -> tuple[int, tuple[EpochEntry, ...]]:
-        """Return the log start, and the epochs that a broker keeps after loading the log.
+        """Return the log start offset, and the leader epochs that a loading broker keeps.
 
         Source: LogLoader.load.
         """
         directory = first_segment.partition_directory
         checkpointed = self._directories.for_partition(directory).log_start_offset(partition)
         if checkpointed is not None and checkpointed < first_segment.base_offset:
-            # Brokers checkpoint the log start of a local-only partition only above its first
-            # segment.
+            # For a partition without remote segments, a broker writes a checkpoint entry only if
+            # the log start offset is above the first base offset.
             self.skipped.append(
                 Skipped(
                     directory,

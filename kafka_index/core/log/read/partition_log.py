@@ -1,4 +1,4 @@
-"""One partition, read-only: bulk lookups of offsets and timestamps, with a broker's results.
+"""A read-only partition: look up many offsets or timestamps, with the results of a broker.
 
 Sources: Kafka's ``LocalLog.read`` and ``UnifiedLog.fetchOffsetByTimestamp``.
 """
@@ -66,9 +66,10 @@ class TimestampSearch:
 
     def __init__(self, log_start_offset: int) -> None:
         self._log_start_offset = log_start_offset
-        # Running maxima of the largest timestamps of the first segments.
+        # For each of the first segments: the largest timestamp up to its end.
         self._largest_timestamps: list[int] = []
-        # The next segment, if it is not completely readable, and the error of opening its indexes.
+        # The first segment that is not completely readable, and the error of opening its indexes,
+        # if any.
         self._unreadable: tuple[LogSegment, KafkaIndexError | None] | None = None
 
     def answer(
@@ -81,17 +82,18 @@ class TimestampSearch:
     ) -> None:
         """Look up ascending timestamps in ms in consecutive segments.
 
-        `rows` are the rows of the results.
+        `rows` are the rows of the timestamps in `answers`.
         """
         self._retry_unreadable()
         while not self._answer_once(segments, answers, targets, rows, resolve):
-            # The largest timestamp in an index file was wrong. The file is not used again.
+            # A lookup found that an index file has a wrong largest timestamp. The file is not used
+            # again.
             self._largest_timestamps, self._unreadable = [], None
 
     def answer_largest(
         self, segments: Sequence[LogSegment], answers: Answers, rows: Longs, resolve: Resolve
     ) -> None:
-        """Look up the largest timestamp of all segments; parameters as in `answer`."""
+        """Look up the largest timestamp of all segments. For the parameters, see `answer`."""
         self._retry_unreadable()
         self._extend_largest_timestamps(segments, np.iinfo(np.int64).max)
         if self._unreadable is not None:
@@ -111,10 +113,11 @@ class TimestampSearch:
         rows: Longs,
         resolve: Resolve,
     ) -> bool:
-        """Look up ascending timestamps; return False if the lookup must be repeated."""
+        """Look up ascending timestamps; return False if a lookup rejected an index in use."""
         self._extend_largest_timestamps(segments, int(targets[-1]))
         largest_timestamps = np.array(self._largest_timestamps, np.int64)
-        # A target belongs to the first segment whose largest timestamp is at or after the target.
+        # Each target is searched in the first segment whose largest timestamp is at or after the
+        # target.
         bounds = [0, *map(int, np.searchsorted(targets, largest_timestamps, "right"))]
         for number, (first, end) in enumerate(pairwise(bounds)):
             if first == end:
@@ -132,7 +135,8 @@ class TimestampSearch:
                 segment.findings.failure(answers, rows[targets_slice], error)
                 continue
             at_end = segment.write_answers(answers, rows[targets_slice], located)
-            # As in Kafka, later segments are not searched, even if they have later timestamps.
+            # As in Kafka, later segments are not searched, even if they have records at or after
+            # the target.
             answers.status[rows[targets_slice][at_end]] = Status.NO_RECORD_AT_OR_AFTER
         rows_beyond = rows[bounds[-1] :]
         answers.status[rows_beyond] = Status.NO_RECORD_AT_OR_AFTER
@@ -141,7 +145,7 @@ class TimestampSearch:
         return True
 
     def _extend_largest_timestamps(self, segments: Sequence[LogSegment], timestamp_ms: int) -> None:
-        """Read the largest timestamps of segments up to the first one at or after a timestamp."""
+        """Read largest timestamps of segments, up to the first segment that reaches a timestamp."""
         while (
             len(self._largest_timestamps) < len(segments)
             and self._unreadable is None
@@ -159,7 +163,7 @@ class TimestampSearch:
                 self._unreadable = segment, None
 
     def _retry_unreadable(self) -> None:
-        """Forget the error of an unreadable segment, since the error may be transient."""
+        """Open an unreadable segment again in the next search, since its error may be transient."""
         if self._unreadable is not None and self._unreadable[1] is not None:
             self._unreadable = None
 
@@ -167,7 +171,7 @@ class TimestampSearch:
     def _fail_unreadable(
         answers: Answers, rows: Longs, segment: LogSegment, error: KafkaIndexError | None
     ) -> None:
-        """Set the status of queries whose result may be in the unreadable part of a segment."""
+        """Set the status of queries that the unreadable part of a segment may match."""
         stop = segment.indexes.stop
         if error is not None:
             segment.findings.failure(answers, rows, error)
@@ -176,7 +180,7 @@ class TimestampSearch:
 
 
 class LogBounds:
-    """The bounds of a partition's log, whose segments are opened on first use."""
+    """The log start, log end and upper bound of a partition. Segments are opened on first use."""
 
     def __init__(self, files: PartitionFiles, segments: Sequence[LogSegment]) -> None:
         self.files = files
@@ -197,10 +201,10 @@ class LogBounds:
 
     @property
     def end_offset(self) -> int:
-        """The exclusive upper bound of results: as requested, or the log end offset.
+        """The exclusive upper bound of results: log end, high watermark or last stable offset.
 
-        Raises `KafkaIndexError` if the last segment cannot be read, or transactions cannot be
-        determined up to the bound.
+        Raises `KafkaIndexError` if the last segment cannot be read, or if corruption hides
+        transactions before the last stable offset.
         """
         end = self.log_end_offset
         bound = self.files.high_watermark
@@ -216,9 +220,9 @@ class LogBounds:
 
     @property
     def is_empty(self) -> bool:
-        """Whether the log has no records; a log with a corrupt end is not empty.
+        """Whether the log has no records. A log with a corrupt end counts as not empty.
 
-        Raises `KafkaIndexError` if reading the last segment fails.
+        Raises `KafkaIndexError` if the last segment cannot be read because of a transient error.
         """
         try:
             return self.log_end_offset <= self.log_start_offset
@@ -228,15 +232,15 @@ class LogBounds:
             return False
 
     def live_segments(self) -> Sequence[LogSegment]:
-        """Return the segments; none if the log start offset is above the log end.
+        """Return all segments, or none if the log start offset is above the log end offset.
 
         A broker deletes all segments of such a log when it starts (LogLoader.load).
         """
         try:
             ends_before_start = self.segments[-1].next_offset < self.log_start_offset
         except KafkaIndexError:
-            # If the log start offset is above the base offset of the unreadable segment, all
-            # queries search this segment, and report its error.
+            # The last segment is unreadable. If it contains the log start offset, each query
+            # searches it, and reports its error.
             return self.segments
         return () if ends_before_start else self.segments
 
@@ -244,7 +248,8 @@ class LogBounds:
         """Return the segments that a broker searches for the largest timestamp.
 
         In a tiered partition, a broker searches only local segments
-        (UnifiedLog.fetchOffsetByTimestamp). Returns all segments if no log directory is known.
+        (UnifiedLog.fetchOffsetByTimestamp). Without a log directory, local segments are unknown,
+        and all segments are returned.
         """
         segments = self.live_segments()
         start = self.files.local_start_offset
@@ -253,7 +258,7 @@ class LogBounds:
         return [segment for segment in segments if segment.base_offset >= start]
 
     def resolve_special(self, special: SpecialTimestamp) -> tuple[int, int | None]:
-        """Return the offset of a special timestamp, -1 if none, and its leader epoch if known.
+        """Return the offset of a special timestamp, -1 without one, and its leader epoch if known.
 
         Raises the errors of `end_offset`. Source: ``UnifiedLog.fetchOffsetByTimestamp``.
         """
@@ -267,7 +272,8 @@ class LogBounds:
                 return offset, epochs[0].epoch if has_epoch else None
             case SpecialTimestamp.LATEST:
                 offset, log_end = self.end_offset, self.log_end_offset
-                # If an epoch starts at the log end, its leader has not appended yet.
+                # Include an epoch that starts at the log end offset: its leader has not appended
+                # yet.
                 started = [entry.epoch for entry in epochs if entry.start_offset <= log_end]
                 return offset, started[-1] if started else None
             case SpecialTimestamp.EARLIEST_LOCAL:
@@ -284,7 +290,7 @@ class LogBounds:
         return offset, LeaderEpochCache(epochs).epoch_for_offset(offset)
 
     def _read_last_stable_offset(self, end_offset: int) -> int:
-        """Return the last stable offset, which is cached."""
+        """Return the last stable offset, which is computed only once."""
         if self._last_stable_offset is None:
             from kafka_index.core.log.read.transactions import read_transactions  # noqa: PLC0415, slow to import
 
@@ -295,30 +301,31 @@ class LogBounds:
         return self._last_stable_offset
 
 
-#: Number of segments whose index files and log ranges are fetched in advance.
+#: Number of segments whose index files, and whose log ranges, are fetched before they are searched.
 _INDEXES_AHEAD = 16
 _RANGES_AHEAD = 4
 
 
 class PlannedSearch(NamedTuple):
-    """A segment that will be searched, and the ascending offsets; None for a search by time."""
+    """A segment to search, and the ascending offsets to find; None for a search by time."""
 
     segment: LogSegment
     offsets: Longs | None = None
 
 
 class ReadAhead:
-    """Fetches files of segments in the order in which the segments will be searched."""
+    """Fetches index files and log ranges of remote segments before the segments are searched."""
 
     def __init__(self, searches: Sequence[PlannedSearch], resolve: Resolve) -> None:
         self._searches = searches
         self._resolve = resolve
         self._number_by_id = {id(search.segment): number for number, search in enumerate(searches)}
-        #: Number of searches whose index files were fetched, and whose log ranges were fetched.
+        #: Number of searches with fetched index files, and number of searches with fetched log
+        #: ranges.
         self._index_count = self._range_count = 0
 
     def fetch_after(self, segment: object) -> None:
-        """Fetch files of the segments after a segment that is about to be searched."""
+        """Fetch files of the next segments when a segment is about to be searched."""
         number = self._number_by_id.get(id(segment))
         if number is None:
             return
@@ -331,7 +338,7 @@ class ReadAhead:
         while self._range_count < self._fetch_end(number, _RANGES_AHEAD):
             search = self._searches[self._range_count]
             self._range_count += 1
-            # Queries of an unreadable segment report the error later.
+            # The search of an unreadable segment reports its error later.
             with suppress(KafkaIndexError):
                 if search.offsets is None:
                     search.segment.request_end()
@@ -339,9 +346,9 @@ class ReadAhead:
                     search.segment.request_offsets(search.offsets, self._resolve)
 
     def _fetch_end(self, number: int, ahead: int) -> int:
-        """Return the number of the last segment to fetch, plus 1.
+        """Return the exclusive end of the searches whose files are fetched.
 
-        A search by time may end in the first segments, so fewer segments are fetched at first.
+        A search by time may need only the first segments, so it fetches fewer segments at first.
         """
         if self._searches[number].offsets is None:
             ahead = min(ahead, number + 1)
@@ -364,11 +371,11 @@ class PartitionLog(Closeable):
     fetched_indexes : FetchedIndexes, optional
         Shared cache of indexes of remote segments.
     open_source : callable
-        Opens a log, given its path and its listing.
+        Opens a ``.log`` file, given its path and the listed segment.
 
     Notes
     -----
-    A context manager. Not thread-safe: open the partition in each thread.
+    Use it as a context manager. Not thread-safe: each thread must open the partition itself.
     """
 
     def __init__(
@@ -401,7 +408,8 @@ class PartitionLog(Closeable):
         )
         self._base_offsets = np.array([segment.base_offset for segment in files.segments], np.int64)
         self._times = TimestampSearch(files.log_start_offset)
-        # A search caches timestamps by segment number, which differs in the local log.
+        # A separate cache for local segments, because largest timestamps are cached by segment
+        # number.
         self._local_times = (
             self._times
             if files.local_start_offset is None
@@ -430,9 +438,9 @@ class PartitionLog(Closeable):
             Output folder of ``build``, which contains a folder of index files for the partition. By
             default, index files are next to the logs.
         upper_bound : UpperBound or str
-            Upper bound of results.
+            Upper bound of the offsets in results.
         config, max_decompressed_bytes
-            As for the class.
+            As in the constructor.
         follow_links : bool
             Read index files and checkpoints through links that point outside the directory.
 
@@ -483,7 +491,7 @@ class PartitionLog(Closeable):
 
     @property
     def log_start_offset(self) -> int:
-        """The first offset that the partition still has."""
+        """The log start offset."""
         return self.files.log_start_offset
 
     @property
@@ -499,12 +507,13 @@ class PartitionLog(Closeable):
 
     @property
     def end_offset(self) -> int:
-        """The exclusive upper bound of results: as requested, or the log end offset.
+        """The exclusive upper bound of results: log end, high watermark or last stable offset.
 
         Raises
         ------
         KafkaIndexError
-            The last segment cannot be read, or transactions cannot be determined up to the bound.
+            The last segment cannot be read, or corruption hides transactions before the last stable
+            offset.
         """
         return self._bounds.end_offset
 
@@ -514,7 +523,7 @@ class PartitionLog(Closeable):
         Raises
         ------
         InputError
-            The offset is below the log start or above the log end (Kafka: out of range).
+            The offset is below the log start offset or above the log end offset.
         CorruptLogError
             The search reaches a corruption.
         """
@@ -547,8 +556,8 @@ class PartitionLog(Closeable):
         Returns
         -------
         pa.RecordBatch
-            n rows of `ANSWER_SCHEMA`, in the order of the offsets. If the log cannot be read, the
-            status of a row is ``unreadable``.
+            n rows of `ANSWER_SCHEMA`, in the order of the offsets. The status of a row is
+            ``unreadable`` if its segment cannot be read.
         """
         level = to_choice(Resolve, resolve, "resolve")
         return self.answer_offsets(to_longs(offsets, "offsets"), level).to_arrow()
@@ -574,7 +583,7 @@ class PartitionLog(Closeable):
         return self.answer_timestamps(to_longs(timestamps_ms, "timestamps_ms"), level).to_arrow()
 
     def plan_searches(self, offsets: Longs) -> list[PlannedSearch]:
-        """Return the segments that `answer_offsets` will search; the last segment comes first."""
+        """Return the segments that `answer_offsets` searches. The last segment is first."""
         targets, _ = ascending(offsets)
         parts = np.split(targets, np.searchsorted(targets, self._base_offsets[1:]))
         searches = [PlannedSearch(*search) for search in zip(self.segments, parts, strict=True)]
@@ -600,11 +609,11 @@ class PartitionLog(Closeable):
             return self._answer_timestamps(timestamps_ms, resolve)
 
     def take_findings(self) -> list[LookupFinding]:
-        """Return the findings since the last call."""
+        """Return the findings of the lookups since the last call."""
         return self._findings.drain()
 
     def close(self) -> None:
-        """Close all segments; the next lookup reopens them."""
+        """Close all segments; the next lookup opens them again."""
         for segment in self.segments:
             segment.close()
 
@@ -635,7 +644,7 @@ class PartitionLog(Closeable):
             self._times.answer(
                 self._bounds.live_segments(), answers, targets[negative:], rows[negative:], resolve
             )
-        # If offsets decrease, even batches above the log end offset may exist.
+        # If offsets decrease, even the log end offset can be below the offsets of some batches.
         self._drop_from_end(answers, resolve)
         return answers
 
@@ -669,7 +678,8 @@ class PartitionLog(Closeable):
         if damage is not None:
             last_segment.findings.damage(answers, row, damage.position_bytes)
         elif offset >= 0:
-            # A bound of the log is not a record and has no timestamp.
+            # A special timestamp returns a bound of the log, which is not a record and has no
+            # timestamp.
             answers.status[:] = Status.FOUND
             answers.values[FOUND_OFFSET] = offset
             answers.values[FOUND_TIMESTAMP] = NO_TIMESTAMP
@@ -677,9 +687,9 @@ class PartitionLog(Closeable):
         return answers
 
     def _answer_at_end(self, answers: Answers, targets: Longs, rows: Longs) -> int:
-        """Set the results of offsets at or above the upper bound.
+        """Set the status of offsets at or above the upper bound.
 
-        Returns how many of the ascending offsets are below the bound.
+        Returns how many of the ascending offsets are below the upper bound.
         """
         last_segment = self.segments[-1]
         try:
@@ -700,7 +710,7 @@ class PartitionLog(Closeable):
     def _answer_in_segments(
         self, answers: Answers, targets: Longs, rows: Longs, resolve: Resolve
     ) -> None:
-        """Look up ascending offsets that are in range."""
+        """Look up ascending offsets between the log start offset and the upper bound."""
         segments = self.segments if resolve is Resolve.INDEX else self._bounds.live_segments()
         if not len(targets) or not segments:
             answers.status[rows] = Status.NO_RECORD_AT_OR_AFTER
@@ -715,7 +725,7 @@ class PartitionLog(Closeable):
                 continue
             segment_targets, segment_rows = targets[slice_], rows[slice_]
             if pending.size:
-                # Offsets for which the previous segment has no batch.
+                # Also search the offsets for which the previous segment has no batch.
                 segment_targets, segment_rows = np.hstack(
                     [pending, [segment_targets, segment_rows]]
                 )
@@ -734,7 +744,7 @@ class PartitionLog(Closeable):
         answers.status[pending[1]] = Status.NO_RECORD_AT_OR_AFTER
 
     def _report_gaps(self, segment: LogSegment, targets: Longs, located: LocatedBatches) -> None:
-        """Report missing offsets, for which the next batch is the result."""
+        """Add a finding for offsets in no batch, for which the next batch is returned."""
         group_base_offsets = located.values[BATCH_BASE_OFFSET]
         base_offsets = (
             group_base_offsets if located.groups is None else group_base_offsets[located.groups]
@@ -746,10 +756,10 @@ class PartitionLog(Closeable):
             segment.findings.add(GAP, segment.file.log_path, reason, queries=count)
 
     def _drop_from_end(self, answers: Answers, resolve: Resolve) -> None:
-        """Remove results at or above the upper bound (``Partition.fetchOffsetForTimestamp``)."""
+        """Drop results at or above the upper bound (``Partition.fetchOffsetForTimestamp``)."""
         if resolve is Resolve.INDEX:
             return
-        # Offsets of special timestamps have no segment, because no record needs to exist.
+        # Results without a segment are bounds for special timestamps, and are not dropped.
         offsets = answers.values[FOUND_OFFSET if resolve is Resolve.RECORD else BATCH_BASE_OFFSET]
         is_found = (answers.values[SEGMENT_BASE_OFFSET] != NULL) & (offsets != NULL)
         if not is_found.any():
@@ -757,7 +767,7 @@ class PartitionLog(Closeable):
         try:
             is_dropped = is_found & (offsets >= self.end_offset)
         except KafkaIndexError as error:
-            # The log end is above all results, but a smaller upper bound may not be.
+            # The log end offset is above all results, but a lower upper bound may not be.
             is_bounded = self.files.is_stable or self.files.high_watermark is not None
             if is_bounded and is_retriable(error):
                 self.segments[-1].findings.failure(answers, np.flatnonzero(is_found), error)
