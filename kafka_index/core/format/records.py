@@ -119,8 +119,8 @@ def offset_range(base_offset: int) -> str:
     return f"{base_offset}..{base_offset + INT32_MAX}"
 
 
-#: Entries within this many bytes of the end are searched first (KAFKA-6432), so that lookups near
-#: the end touch at most three pages, whatever the size of the file.
+#: Entries within this many bytes of the end of an index are searched first (KAFKA-6432), so that
+#: lookups near the end touch at most three pages, whatever the size of the file.
 WARM_BYTES = 8192
 
 

@@ -73,7 +73,7 @@ class EntryMap:
             self._file.release_descriptor()
             self.open_content(self._file.array)
             return
-        # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected below.
+        # O_NONBLOCK, so that opening a named pipe does not wait; named pipes are rejected below.
         flags = os.O_CLOEXEC | os.O_NONBLOCK | os.O_RDWR
         try:
             descriptor = os.open(path, flags | (os.O_CREAT if size is not None else 0), _MODE)

@@ -147,7 +147,7 @@ class AppendFile:
     def _open(self, flags: int) -> int:
         if not self.writable:
             refuse_linked_out(self.path)
-        # O_NONBLOCK, so that opening a named pipe does not wait; it is rejected here.
+        # O_NONBLOCK, so that opening a named pipe does not wait; named pipes are rejected here.
         descriptor = os.open(self.path, flags | os.O_CLOEXEC | os.O_NONBLOCK, _MODE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
@@ -599,7 +599,7 @@ def next_starts(aborted: Sequence[AbortedTxns], open_from: int) -> list[int]:
 
 
 def _fetch_bounds(entries: AbortedTxns) -> list[int]:
-    """Return for each entry the largest upper bound of a fetch that does not collect it."""
+    """Return, for each entry, the largest upper bound of a fetch that does not collect it."""
     stable = entries["last_stable_offset"].astype(np.int64)
     before = np.maximum.accumulate(np.append(_LOWEST, stable))[:-1]
     bounds: list[int] = np.maximum(entries["first_offset"].astype(np.int64), before).tolist()

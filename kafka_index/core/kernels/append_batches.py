@@ -29,7 +29,7 @@ from kafka_index.core.kernels.memory import Integer, write_int32, write_int64
 from kafka_index.core.kernels.record_fields import RECORD_VALID
 from kafka_index.core.kernels.records import batch_section, next_record
 
-#: Code of `largest_timestamps` for a batch whose records are compressed and were not read.
+#: Code of `largest_timestamps` for a compressed batch: its records were not read.
 PACKED_RECORDS = -1
 #: Code for a record whose timestamp is out of bounds; other codes are defined in
 #: `kafka_index.core.kernels.record_fields`.

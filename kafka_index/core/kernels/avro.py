@@ -61,13 +61,14 @@ from kafka_index.core.kernels.typed_columns import (
 #: - `NUMBER`, `ENUM`: a number from `LOWEST` to `HIGHEST`, which is multiplied by `ARGUMENT`.
 #: - `DECIMAL`: its absolute value is below a limit, whose low and high 64 bits are `LOWEST` and
 #:   `HIGHEST`.
-#: - `NULLABLE`: `ARGUMENT` is the position of null in the union. `TARGET` follows the value.
-#: - `UNION`: one `BRANCH` for each of `HIGHEST + 1` types follows. The `TARGET` of a branch is its
-#:   value, and its `ARGUMENT` is 0 for null.
-#: - `BLOCKS`: each element has `LOWEST` bytes at least. `TARGET` follows the matching `BLOCKS_END`,
-#:   whose `TARGET` is the `BLOCKS`.
-#: - `JUMP`, `CALL`: to `TARGET`. A call ends at `RETURN`.
-#: - `CAPTURE`, `CAPTURE_END`: the bytes in between become the value.
+#: - `NULLABLE`: `ARGUMENT` is the position of null in the union. `TARGET` is the operation after the
+#:   value.
+#: - `UNION`: one `BRANCH` for each of `HIGHEST + 1` types follows. The `TARGET` of a branch decodes its
+#:   value, and the `ARGUMENT` of a branch is 0 for null.
+#: - `BLOCKS`: each element has at least `LOWEST` bytes. `TARGET` is the operation after the matching
+#:   `BLOCKS_END`, whose own `TARGET` is this `BLOCKS`.
+#: - `JUMP`, `CALL`: continue at `TARGET`. A call ends at `RETURN`.
+#: - `CAPTURE`, `CAPTURE_END`: the bytes between these operations become the value.
 CODE, OPERAND, COLUMN, LEVEL, ARGUMENT, TARGET, LOWEST, HIGHEST = range(8)
 OPERATION_FIELDS = 8
 (

@@ -198,7 +198,7 @@ def read_batch_fields(
     last_offsets: NDArray[np.int64],
     sizes: NDArray[np.int64],
 ) -> None:
-    """Read the headers of batches; skip rows with a negative position.
+    """Read offsets and sizes from batch headers; skip rows with a negative position.
 
     `log`: memory address of the log. `batches` (int64, (n,)): positions of batches. `base_offsets`,
     `last_offsets`, `sizes` (int64, (n,)): filled; the base offset of a compressed v0 or v1 message

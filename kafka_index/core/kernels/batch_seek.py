@@ -2,9 +2,9 @@
 
 Ascending targets share one pass: batches that were passed for one target are not read for the next.
 If the next index entry is further ahead, the pass jumps there and verifies the entry: the batches
-from its position must include one that ends at its offset. A time index entry is valid if the first
-batch with a max timestamp at or after the entry's timestamp has exactly this timestamp and contains
-the entry's offset.
+from the entry's position must include one whose last offset is the entry's offset. A time index
+entry is valid if the first batch with a max timestamp at or after the entry's timestamp has exactly
+this timestamp and contains the entry's offset.
 
 Sources: Kafka's ``FileRecords.searchForOffsetFromPosition`` and ``searchForTimestamp``.
 """

@@ -1,10 +1,10 @@
 """Checksums of batches, callable from compiled loops.
 
 v2 batches use CRC-32C. The fastest function for this CPU is registered with LLVM under a name that
-numba can call and cache; a ctypes pointer cannot be cached. It is generated here, or
-google-crc32c's on CPUs other than x86 and if `METHOD_VARIABLE` selects it. v0 and v1 messages use
-CRC-32 (IEEE), computed here by table, eight bytes at a time, since no library function is available
-everywhere.
+numba can call and cache; a ctypes pointer cannot be cached. On x86, this function is generated
+here. The function of google-crc32c is used on other CPUs, and if `METHOD_VARIABLE` selects it. v0
+and v1 messages use CRC-32 (IEEE), computed here by table, eight bytes at a time, since no library
+function is available everywhere.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ def last_words(*arrivals: tuple[str, str, str, str]) -> str:
 
     The last 1 to 7 bytes are handled in one step: they are shifted to the end of a word and
     combined with the checksum so far. They are loaded together with the bytes before them, so
-    nothing after the end is read. `arrivals`: for each preceding block its name and the values of
-    checksum, address and remaining size.
+    nothing after the end is read. `arrivals`: for each LLVM block that jumps here, its name and the
+    values of checksum, address and remaining size.
     """
     crcs, addresses, sizes = (
         "".join(f"[ {arrival[value]}, %{arrival[0]} ], " for arrival in arrivals)
@@ -111,7 +111,7 @@ _PREFETCH_BYTES = 4096
 
 
 def folding_source(name: str) -> str:
-    """Return a module that defines ``uint32 (uint32 crc, address, size)`` under this name."""
+    """Return an LLVM module that defines ``uint32 (uint32 crc, address, size)`` under this name."""
     registers = range(4)
     end = last_words(
         ("entry", "%start", "%address", "%size"), ("one_end", "%crc.high", "%oa", "%os")
@@ -183,7 +183,8 @@ def _power(exponent: int) -> int:
     """Return x**exponent modulo P with reversed bits, as a multiplier for reversed data."""
     value = 1
     for digit in f"{exponent:b}":
-        # A square over GF(2) has a zero between the bits, as the bits read in base 4 have.
+        # Squaring a polynomial over GF(2) inserts zeros between its bits, like reading the bits in
+        # base 4.
         value = _reduced(int(f"{value:b}", 4))
         if digit == "1":
             value = _reduced(value << 1)
@@ -239,7 +240,7 @@ _STREAMS_BYTES = 24
 
 
 def streams_source(name: str, library_address: int) -> str:
-    """Return a module that defines ``uint32 (uint32 crc, address, size)`` under this name.
+    """Return an LLVM module that defines ``uint32 (uint32 crc, address, size)`` under this name.
 
     `library_address`: the same function of google-crc32c, used for long messages.
     """
@@ -353,7 +354,7 @@ def fast_crc32c_address(method: str, library_address: int) -> int:
 
 _log = logging.getLogger(__name__)
 
-#: Environment variable that selects one of `crc32c_methods` instead of the fastest.
+#: Environment variable that selects one of `crc32c_methods` instead of the fastest method.
 METHOD_VARIABLE = "KAFKA_INDEX_CRC32C"
 #: google-crc32c, which works on every CPU.
 LIBRARY_METHOD = "library"
@@ -379,7 +380,7 @@ def crc32c_methods() -> list[str]:
 
 
 def chosen_method() -> str:
-    """Return the method selected by the environment, otherwise the fastest."""
+    """Return the method that `METHOD_VARIABLE` selects, by default the fastest one."""
     methods = crc32c_methods()
     chosen = os.environ.get(METHOD_VARIABLE) or methods[0]
     if chosen in methods:

@@ -284,8 +284,8 @@ def compiled(function: _Function) -> _Function:
 def inlined(function: _Function) -> _Function:
     """Compile a kernel like `compiled`, and inline it into all callers.
 
-    By default, LLVM decides by size. Use it for steps of hot loops: calls that pass and return
-    structs took a quarter of the time of iterating over records.
+    By default, LLVM decides by size. Use it for steps of hot loops: without it, calls that pass and
+    return structs took a quarter of the time of iterating over records.
     """
     if _config.DISABLE_JIT:
         return function
@@ -294,7 +294,7 @@ def inlined(function: _Function) -> _Function:
 
 
 def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield an array and a read-only view, as Arrow arrays are: numba compiles both types."""
+    """Yield an array and a read-only view of it: numba compiles code for both types."""
     yield array
     view = array.view()
     view.setflags(write=False)
@@ -304,7 +304,7 @@ def writable_and_not(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
 class _CachedDispatcher(_CPUDispatcher):  # type: ignore[misc]
     """A function that is compiled and cached for each combination of argument types."""
 
-    #: Part of the file names, to distinguish variants.
+    #: Part of the cache file names that distinguishes variants of a kernel.
     kind = ""
     pipeline: Any = _Compiler
     options: ClassVar[dict[str, object]] = {

@@ -139,7 +139,8 @@ def read_headers(
 
     `window` (uint8): bytes of the log from `window_position` on, containing the complete batches.
     `positions` (int64, (n,)): byte positions of the batches in the log. `columns` (int64,
-    (HEADER_COLUMNS, at least n)): filled. Control fields contain the codes of this module.
+    (HEADER_COLUMNS, at least n)): filled. The control type of a batch without a valid transaction
+    marker is a ``CONTROL_`` code.
     """
     address = window.ctypes.data - window_position
     if _read_fields(address, positions, columns):

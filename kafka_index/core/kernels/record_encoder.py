@@ -132,10 +132,11 @@ def pack_batches(
     (int64, (n + 1,)): start of each record's headers in `headers`. `headers` (int64, (4, m)):
     addresses and sizes of header names and values. `groups` (int64, (n,)): records of different
     groups never share a batch. `first_row`: the first record. `max_batch_bytes`: maximum size of a
-    batch with more than one record. `base_offset`, `base_timestamp`: of the first batch; if the
-    offset is negative, its first record's are used. `data` (uint8), `packed` (PACKED, (b,)):
-    filled. Returns the row after the last encoded record, the number of batches, and, if the space
-    is exhausted, the minimum size of the next batch, otherwise 0.
+    batch with more than one record. `base_offset`, `base_timestamp`: of the first batch; if
+    `base_offset` is negative, the offset and timestamp of the first record are used. `data`
+    (uint8), `packed` (PACKED, (b,)): filled. Returns the row after the last encoded record, the
+    number of batches, and, if the space is exhausted, the minimum size of the next batch, otherwise
+    0.
     """
     start = np.uint64(data.ctypes.data)
     room = np.int64(len(data))

@@ -139,7 +139,7 @@ CHUNK_BATCHES = 16384 + 72
 
 #: Why `scan_batches` returned before the end of the batches.
 SCAN_ROWS_FULL, SCAN_NEED_BYTES = range(2)
-#: Why the batches ended: the codes of `batch_size`, and codes of checks that only a scan does.
+#: Why the batches ended: the codes of `batch_size`, and codes of further checks by `scan_batches`.
 SCAN_END = AT_END
 SCAN_TORN_HEADER = TORN_HEADER
 SCAN_BAD_LENGTH = BAD_LENGTH
@@ -197,7 +197,7 @@ def scan_batches(
 
 @compiled
 def _read_markers(log: int, columns: Longs, start_row: int, end_row: int) -> None:
-    """Fill in the columns of markers, in a separate pass because most logs have none."""
+    """Fill in the columns of transaction markers, in a separate pass: most logs have none."""
     first_row = np.uint64(columns.ctypes.data)
     stride = np.uint64(columns.strides[0])
     for number in range(start_row, end_row):
@@ -231,7 +231,7 @@ def _scan_window(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     columns: Longs,
     count: int,
 ) -> tuple[int, Integer, int, bool]:
-    """Do the work of `scan_batches` except for markers; also return whether there are any."""
+    """Do the work of `scan_batches` except for markers; also return whether there are markers."""
     window_end = window_position + window_bytes
     capacity = columns.shape[1]
     address = np.uint64(window)

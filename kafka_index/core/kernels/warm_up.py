@@ -31,7 +31,7 @@ from kafka_index.core.kernels.search import warm_up as warm_up_search
 
 
 def warm_up() -> None:
-    """Load or compile every kernel for all its argument types."""
+    """Load every kernel from the cache or compile it, for all its argument types."""
     nothing = np.empty(0, np.int64)
     data = np.empty(0, np.uint8)
     columns = np.empty((SCAN_COLUMNS, 1), np.int64)

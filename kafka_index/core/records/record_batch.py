@@ -521,7 +521,7 @@ class RecordRows:
 
     @property
     def columns(self) -> tuple[Longs, Longs, Longs, Longs, Longs, Longs, Longs, Longs]:
-        """The arguments of `pack_batches`."""
+        """The first arguments of `pack_batches`."""
         return (
             self.offsets,
             self.timestamps_ms,

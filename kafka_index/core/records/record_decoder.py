@@ -140,7 +140,6 @@ class RecordChunk:
 
 
 def _copy_ranges(addresses: Longs, sizes: Longs, readable_end: np.uint64) -> pa.Array:
-    """Copy memory ranges to an Arrow array."""
     total = int(np.maximum(sizes, 0).sum())
     ends = np.empty(len(sizes) + 1, np.int32)
     data = pa.allocate_buffer(total + COPY_SLACK_BYTES)

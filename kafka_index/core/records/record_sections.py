@@ -100,7 +100,7 @@ class BatchRecords(Closeable):
         if not self.section.record_count:
             raise CorruptLogError(self.fault or "the message contains no inner message")
         first = self._data[:8].view(">i8").astype(np.int64)
-        # An array, so that the sum overflows as in Java.
+        # The sum is computed with an array, so that it overflows as in Java.
         return int((first + self.section.base_offset)[0])
 
 
@@ -255,8 +255,8 @@ def _inner_messages(
                 "the offset of a compressed message is below the offset of an inner message"
             )
         # Inner offsets are relative, and the wrapper has the offset of the last one. Some
-        # librdkafka versions left the wrapper's offset at 0; then inner offsets are absolute. An
-        # array, so that the difference overflows as in Java.
+        # librdkafka versions left the wrapper's offset at 0; then inner offsets are absolute. The
+        # difference is computed with an array, so that it overflows as in Java.
         if offset != 0:
             base_offset = int((np.array([offset], np.int64) - last_offset)[0])
     section = RecordSection(

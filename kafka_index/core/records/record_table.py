@@ -103,7 +103,7 @@ class RecordTable:
             case "value":
                 return chunk.values
             case "headers":
-                # Null instead of empty, like Spark's Kafka source.
+                # Null instead of an empty list, like Spark's Kafka source.
                 none = self._constant(name, None, len(chunk))
                 return _headers(chunk) if chunk.has_headers else none
             case "offset":
@@ -136,7 +136,7 @@ class RecordTable:
         return pa.array(_sequences(chunk, source)).cast(pa.int32())
 
     def _batch_column(self, name: str, chunk: RecordChunk, values: NDArray[np.generic]) -> pa.Array:
-        """Map values per batch to a column."""
+        """Return a column that has the value of each record's batch."""
         chunk_values = values[chunk.first_batch : chunk.first_batch + len(chunk.batch_ends)]
         if (chunk_values == chunk_values[0]).all():
             return self._constant(name, chunk_values[0].item(), len(chunk))
