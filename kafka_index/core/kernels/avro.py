@@ -61,12 +61,12 @@ from kafka_index.core.kernels.typed_columns import (
 #: - `NUMBER`, `ENUM`: a number from `LOWEST` to `HIGHEST`, which is multiplied by `ARGUMENT`.
 #: - `DECIMAL`: its absolute value is below a limit, whose low and high 64 bits are `LOWEST` and
 #:   `HIGHEST`.
-#: - `NULLABLE`: `ARGUMENT` is the position of null in the union. `TARGET` is the operation after the
-#:   value.
-#: - `UNION`: one `BRANCH` for each of `HIGHEST + 1` types follows. The `TARGET` of a branch decodes its
-#:   value, and the `ARGUMENT` of a branch is 0 for null.
-#: - `BLOCKS`: each element has at least `LOWEST` bytes. `TARGET` is the operation after the matching
-#:   `BLOCKS_END`, whose own `TARGET` is this `BLOCKS`.
+#: - `NULLABLE`: `ARGUMENT` is the position of null in the union. `TARGET` is the operation after
+#:   the value.
+#: - `UNION`: one `BRANCH` for each of `HIGHEST + 1` types follows. The `TARGET` of a branch decodes
+#:   its value, and the `ARGUMENT` of a branch is 0 for null.
+#: - `BLOCKS`: each element has at least `LOWEST` bytes. `TARGET` is the operation after the
+#:   matching `BLOCKS_END`, whose own `TARGET` is this `BLOCKS`.
 #: - `JUMP`, `CALL`: continue at `TARGET`. A call ends at `RETURN`.
 #: - `CAPTURE`, `CAPTURE_END`: the bytes between these operations become the value.
 CODE, OPERAND, COLUMN, LEVEL, ARGUMENT, TARGET, LOWEST, HIGHEST = range(8)
