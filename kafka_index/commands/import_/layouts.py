@@ -364,7 +364,7 @@ def _wrong_name(path: str, expected: str) -> InputError:
 
 
 def _add_end_offsets(layouts: Sequence[tuple[str, FileLayout]]) -> list[tuple[str, FileLayout]]:
-    """Sort the files by topic, partition and offset; add the start offset of the next file."""
+    """Sort the files by topic, partition and offset; set the end offset of each file."""
     sorted_layouts = sorted(
         layouts, key=lambda pair: (*_partition_of(pair[1]), pair[1].start_offset)
     )
