@@ -1,7 +1,7 @@
-"""The source cluster, and the identity with which a broker starts on the output.
+"""The metadata of the source cluster, and the identity with which a broker starts on the output.
 
-In a fresh cluster, the identity is read from a formatted directory or from the dump. In the same
-cluster, the metadata log is copied, and the broker has the identity of the dump.
+In a fresh cluster, the identity is read from a formatted directory or from the dump. For the source
+cluster, the metadata log is copied, and the broker keeps the identity in the dump.
 """
 
 from __future__ import annotations
@@ -207,7 +207,7 @@ class SourceCluster:
         return replace(log_config, topics={**log_config.topics, **renamed_topics})
 
     def topic_ids(self) -> dict[str, str]:
-        """Return the topic IDs in the metadata log, otherwise in committed offsets."""
+        """Return the ID of each topic, from the metadata log or from committed offsets."""
         ids = {
             offset.topic: offset.topic_id for offset in self.offsets if offset.topic_id is not None
         }
@@ -229,7 +229,7 @@ class SourceCluster:
         return max((epoch for epoch in epochs if epoch is not None), default=-1)
 
     def groups_by_topic(self, topics: Iterable[str]) -> dict[str, list[str]]:
-        """Return the groups that committed offsets of topics, keyed by topic."""
+        """Return the consumer groups with committed offsets, by topic."""
         requested_topics = set(topics)
         groups_by_topic: dict[str, set[str]] = {}
         for offset in self.offsets:
@@ -264,7 +264,7 @@ class SourceCluster:
     def configs(
         self, topic: str, overrides: Mapping[str, str], *, is_compacted: bool
     ) -> TopicConfigs:
-        """Return the settings of a topic."""
+        """Return the settings of a topic in the new cluster; `overrides` take precedence."""
         if self.image is None:
             default_configs = _INTERNAL_TOPIC_CONFIGS.get(
                 topic, _KEEP_ALL | (_COMPACTED if is_compacted else {})
@@ -276,7 +276,7 @@ class SourceCluster:
         return TopicConfigs({**readable_configs, **overrides}, withheld=withheld)
 
     def next_producer_id(self, largest_producer_id: int) -> int:
-        """Return the first free producer ID, above the largest ID in the logs."""
+        """Return the first producer ID that is free in the logs and in the metadata log."""
         block = None if self.image is None else self.image.producer_ids
         return max(largest_producer_id + 1, 0 if block is None else block.next_producer_id)
 
@@ -523,6 +523,6 @@ def single_replica_partitions(
 
 
 def has_separate_metadata_log(dump: Dump) -> bool:
-    """Return whether the metadata log is not in a data directory."""
+    """Return whether the metadata log is outside the data directories of the dump."""
     metadata_parent = os.path.dirname(dump.metadata_logs[0])
     return all(root.path != metadata_parent for root in dump.roots)

@@ -201,7 +201,7 @@ def _reset_partition_offsets(
     locked: Output,
     settings: LogSettings,
 ) -> None:
-    """Commit log ends for groups whose committed offsets are after these log ends.
+    """For each committed offset after a log end, commit the log end.
 
     The partition is changed in the staging directory. Before that, the journal marks the partition
     as unfinished: if this run is killed, the next run restores the partition again.

@@ -1,4 +1,4 @@
-"""The steps of a restore: checks, partitions, root directory and cluster.
+"""The steps of a restore: checks, partitions, files in the root directory, and cluster metadata.
 
 The output is checked before the first write, and again after the output is locked.
 """
@@ -121,7 +121,7 @@ class RestoreJob:
     """A restore whose checks have passed.
 
     `strays` are partitions of the dump that the broker would not serve. `not_in_backup` are
-    partitions in the metadata of a backup that the backup does not contain.
+    partitions in the cluster metadata of a backup whose logs are not in the backup.
     """
 
     plan: RestorePlan
@@ -383,7 +383,7 @@ class RestoreJob:
         link: Link,
         runner: Runner,
     ) -> list[RestoredPartition]:
-        """Restore partitions with segments to split or transactions to edit; return all partitions.
+        """Restore `plans` again, with split segments or edited transactions; return all partitions.
 
         The split segments are in the staging directory.
         """
@@ -423,7 +423,7 @@ class RestoreJob:
     def _missing_partitions(
         self, partitions: Iterable[RestoredPartition]
     ) -> list[RestoredPartition]:
-        """Return the partitions that the cluster places in the output, but no dump contains."""
+        """Return the partitions that the cluster expects in the output, but no input contains."""
         image = self.source.image
         expected_partitions: Sequence[TopicPartition] = ()
         if self.seeds:

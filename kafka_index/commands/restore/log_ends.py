@@ -331,7 +331,7 @@ class BackupSource:
         )
 
     def _settled_offsets_before(self, time_ms: int) -> _SettledOffsets:
-        """Return the settled offsets of the newest complete backup before a time."""
+        """Return `_settled_offsets` of the newest complete backup before a time."""
         repository = self.backup.repository
         name = repository.newest_complete(time_ms)
         return {} if name is None else _settled_offsets(Backup(repository, name))
@@ -394,7 +394,7 @@ _SettledOffsets = dict[tuple[TopicPartition, str], int]
 
 
 def _settled_offsets(backup: Backup) -> _SettledOffsets:
-    """Return the settled offsets of a backup by partition and topic ID.
+    """Return the `PartitionBackup.settled_offset` of each partition and topic ID in a backup.
 
     The result is empty if the brokers did not synchronize or ``__transaction_state`` is incomplete.
     """

@@ -1,10 +1,10 @@
 """The output directory: checks, state file, journal, files in the root directory, and logs.
 
-The output of an unfinished restore has no clean shutdown file and no ``meta.properties``, without
-which no broker starts. These two files are written before the logs, under hidden names, and renamed
-at the end (`LastFiles`). When all files of a partition are durable, the journal gets a line for the
-partition. A broker ignores the state file and the journal. A restore that was killed after its last
-step can be run again, since the state file and the journal are not removed.
+The output of an unfinished restore has no clean shutdown file, and no ``meta.properties``. No
+broker starts without ``meta.properties``. These two files are written before the logs, under hidden
+names, and renamed at the end (`LastFiles`). When all files of a partition are durable, the journal
+gets a line for the partition. A broker ignores the state file and the journal. A restore that was
+killed after its last step can be run again, since the state file and the journal are not removed.
 
 Logs are cloned, copied or linked; the dump is only read. A clone (reflink) shares disk blocks with
 the log of the dump until one of the two files is written. A hard link is the same file: a broker
@@ -382,7 +382,7 @@ class Journal:
         try:
             with open(self._path, "r+b") as file:
                 data = file.read()
-                # An incomplete last line was being written when the run was killed.
+                # Ignore an incomplete last line: the run was killed while it wrote the line.
                 complete_bytes = data.rfind(b"\n") + 1
                 file.truncate(complete_bytes)
         except FileNotFoundError:

@@ -209,7 +209,7 @@ def restore_group(
 
 @dataclass(frozen=True, slots=True)
 class _ReadyPartition:
-    """A partition whose files can be published."""
+    """A partition whose staged files are ready to be published."""
 
     restored: RestoredPartition
     logs: Sequence[RestoredLog]
@@ -243,7 +243,7 @@ class _GroupRestore:
         log_results: list[RestoredLog | KafkaIndexError],
         _attempt_id: str,
     ) -> list[RestoredPartition]:
-        """Publish each partition whose logs are complete."""
+        """Publish each partition of the group whose logs were all restored."""
         logs = iter(log_results)
         rows = []
         ready_partitions = []
@@ -287,7 +287,7 @@ class _GroupRestore:
     def _prepare_partition(
         self, restored: RestoredPartition, plan: PartitionPlan, logs: Sequence[RestoredLog]
     ) -> _ReadyPartition | None:
-        """Return a partition that can be published; None if the partition is skipped."""
+        """Repair and edit a partition before it is published; return None if it is skipped."""
         salvage, dropped_selection = self.settings.salvage, self.settings.dropped
         context = replace(partition_context(plan, self.settings.config), limit=None)
         log_restore = self._log_restore(plan, context)
@@ -364,7 +364,7 @@ class _GroupRestore:
 
 
 def _complete_logs(results: Iterable[RestoredLog | KafkaIndexError]) -> list[RestoredLog]:
-    """Return the logs of a partition; raise the error of a log."""
+    """Return the restored logs of a partition; if a log failed, raise its error."""
     logs = []
     for result in results:
         if isinstance(result, KafkaIndexError):
@@ -375,7 +375,7 @@ def _complete_logs(results: Iterable[RestoredLog | KafkaIndexError]) -> list[Res
 
 @contextmanager
 def _skip_on_error(restored: Sequence[RestoredPartition]) -> Iterator[None]:
-    """Skip partitions because of an error, unless they are already skipped."""
+    """If the context raises an error, skip the partitions that are not skipped yet."""
     try:
         yield
     except KafkaIndexError as error:
@@ -572,7 +572,7 @@ class LogRestore:
     ) -> RestoredLog:
         """Rewrite a log without the dropped records, and stage new index files.
 
-        `LogFacts` still describe the log before the rewrite.
+        `RestoredLog.facts` still describes the log before the rewrite.
         """
         rewritten_path = f"{log.path}.dropped"
         with publishing(log.path, "write a log without the dropped records"):

@@ -138,7 +138,7 @@ class RestorePlan:
             yield f"dropped keys: {hashlib.sha256(keys).hexdigest()}"
         for partition_plan in self.partitions:
             topic = partition_plan.partition.topic
-            # A new topic ID is random, and differs between runs.
+            # Leave new topic IDs out of the digest: they are random and differ between runs.
             topic_id = "new" if topic in self.new_ids else partition_plan.topic_id
             start_offset = partition_plan.known_offsets.start_offset
             yield f"{partition_plan.partition.directory_name} {topic_id} {start_offset}"
@@ -155,7 +155,7 @@ class RestorePlan:
 
 
 def read_source_cluster(request: RestoreRequest, dump: Dump) -> SourceCluster:
-    """Read the source cluster, with its groups only if the request needs committed offsets."""
+    """Read the metadata of the source cluster, and committed offsets if the request needs them."""
     lacks_ids = bool(topics_without_id(dump, read_topic_ids(dump)))
     with_groups = lacks_ids or bool(request.seeds or request.renames)
     return SourceCluster.read(

@@ -45,7 +45,7 @@ from kafka_index.core.records.record_sections import Decompressor
 # The checksum covers the last offset delta. So if last offset and checksum are equal, the base
 # offset is equal, too.
 _IDENTITY = ("last_offset", "leader_epoch", "checksum")
-# The number of logs of the base, on each side of a range, that are searched for a common batch.
+# The number of logs of the base copy that are searched for a common batch, on each side of a range.
 _MAX_COMPARED_LOGS = 8
 _CACHED_LOGS = 4
 

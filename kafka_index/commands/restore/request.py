@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 
 class Salvage(StrEnum):
-    """The part of a damaged partition that is kept."""
+    """Which part of a damaged log is kept."""
 
     PREFIX = "prefix"
     BATCHES = "batches"
@@ -61,7 +61,7 @@ class Salvage(StrEnum):
 
 
 class Link(StrEnum):
-    """The way logs get into the output."""
+    """Whether logs of the dump are cloned, copied or linked to the output."""
 
     AUTO = "auto"
     REFLINK = "reflink"
@@ -70,7 +70,7 @@ class Link(StrEnum):
 
 
 class ClusterMode(StrEnum):
-    """The cluster that the output is for."""
+    """Whether the output is for a fresh cluster or for the source cluster."""
 
     FRESH = "fresh"
     SAME = "same"

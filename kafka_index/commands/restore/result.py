@@ -122,7 +122,7 @@ class GroupOffset:
 
 @dataclass(slots=True)
 class RestoredPartition:
-    """The outcome of a partition.
+    """The outcome of the restore of a partition.
 
     Parameters
     ----------
@@ -373,7 +373,7 @@ class RestoreResult(Result):
 
     @property
     def statuses(self) -> list[Status]:
-        """The partitions and the bytes of their logs by status."""
+        """The number of partitions and the size of their logs, by status."""
         rows = []
         for status, severity in ((RESTORED, GOOD), (SALVAGED, NOTABLE), (SKIPPED, BAD)):
             partitions = [
@@ -448,7 +448,7 @@ class RestoreResult(Result):
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """Partitions by status, lost ranges, and committed offsets by status."""
+        """Numbers of partitions by status, of lost ranges, and of committed offsets by status."""
         statuses = Counter(map(partition_status, self.partitions))
         not_reset = sum(offset.status == BEYOND_END for offset in self.beyond_end)
         truncated_count = sum(restored.is_limited for restored in self.partitions)
@@ -495,7 +495,7 @@ def format_losses(lost: Sequence[LostRange]) -> list[str]:
 
 
 def _format_lost_amount(lost_ranges: Sequence[LostRange]) -> str:
-    """Return the number of lost records, and of offsets in ranges with unknown records."""
+    """Return the number of lost records, and of offsets whose number of records is unknown."""
     records = sum(lost_range.records or 0 for lost_range in lost_ranges)
     uncounted_ranges = [lost_range for lost_range in lost_ranges if lost_range.records is None]
     offset_counts = [
@@ -595,7 +595,7 @@ class RunbookFacts:
 
 
 def runbook(result: RestoreResult, facts: RunbookFacts) -> str:
-    """Return the runbook as text."""
+    """Return the text of the runbook: what was written, and the remaining steps."""
     lines = [
         *_describe_output(result, facts),
         "",
@@ -746,7 +746,7 @@ def _suggest_salvage_batches(salvaged_partitions: Sequence[RestoredPartition]) -
 
 
 def _first_lines(lines: Sequence[str], remainder: str) -> Iterator[str]:
-    """Yield the first lines, and the number of further lines."""
+    """Yield the first lines, and a line with the number of further lines."""
     yield from (f"  {line}" for line in lines[:_MAX_LISTED])
     if len(lines) > _MAX_LISTED:
         yield f"  and {len(lines) - _MAX_LISTED:,} {remainder}"

@@ -70,7 +70,7 @@ _OFFSET_BYTES = 8
 
 
 class IntactRange(NamedTuple):
-    """Consecutive intact batches of a log, in offset order."""
+    """Adjacent intact batches of a log with ascending offsets: bytes and offsets."""
 
     start_bytes: int
     end_bytes: int

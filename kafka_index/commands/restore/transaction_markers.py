@@ -222,7 +222,7 @@ def _transaction_batches(batches: BatchColumns, gap: Longs) -> TransactionBatche
 def _merge_lost_ranges(
     lost: Sequence[LostRange], base_offsets: Sequence[int]
 ) -> tuple[Longs, Longs]:
-    """Merge lost ranges; an unknown end is the end of the segment."""
+    """Merge lost ranges; if the end of a range is unknown, use the end of its segment."""
     spans = []
     for lost_range in lost:
         later_base_offsets = [
@@ -272,7 +272,7 @@ class AbortedIndexes:
 
     @classmethod
     def read(cls, directories: Iterable[str]) -> AbortedIndexes:
-        """Read the indexes in directories; skip indexes that a broker would rebuild."""
+        """Read ``.txnindex`` files in directories; skip files that a broker would rebuild."""
         entries: set[AbortedTransaction] = set()
         covered_ranges = []
         for directory in directories:
@@ -293,7 +293,7 @@ class AbortedIndexes:
         return cls(tuple(sorted(entries)), tuple(covered_ranges))
 
     def covers(self, gap: Gap) -> bool:
-        """Return whether an index contains every abort marker of a gap."""
+        """Return whether an index lists all aborted transactions whose markers are in a gap."""
         return any(
             base_offset <= gap.first_offset and gap.last_offset < last_offset
             for base_offset, last_offset in self.covered_ranges
@@ -366,7 +366,7 @@ class TransactionEdits:
     notes: tuple[str, ...] = ()
 
     def __bool__(self) -> bool:
-        """Return whether there is an edit."""
+        """Return whether markers are written or batches are dropped."""
         return bool(self.markers or self.dropped)
 
     def in_segment(self, first_offset: int, end_offset: int) -> TransactionEdits:
@@ -859,7 +859,7 @@ class _OutputLogs:
 
     @property
     def states(self) -> list[RestoredPartition]:
-        """The partitions of ``__transaction_state``."""
+        """The restored partitions of ``__transaction_state``."""
         topic = TRANSACTION_STATE_TOPIC
         return [restored for restored in self.partitions if restored.partition.topic == topic]
 

@@ -51,7 +51,8 @@ _MAX_REPLACEMENTS = 5
 _locking_runs: set[str] = set()
 
 OUTPUT_LOCK = ".kafka-index.lock"
-#: The name of a probe file: executors that see it share the output folder with the driver.
+#: The name of a probe file. An executor that sees this file shares the output folder with the
+#: driver.
 PROBE_FILE = ".kafka-index.{run_id}.shared"
 _PROBE_FILES = re.compile(r"\.kafka-index\.[0-9a-f]{16}\.shared")
 _MAX_ATTEMPTS = 10

@@ -72,7 +72,7 @@ def configured_node_id(properties: Mapping[str, str] | None) -> int | None:
 
 
 def refused_settings(properties: Mapping[str, str] | None) -> list[Refusal]:
-    """Return the settings that prevent startup with any directories."""
+    """Return the broker settings with which no broker starts, whatever its directories."""
     settings = properties or {}
     refusals = []
     if "zookeeper.connect" in settings and not settings.get("process.roles", "").strip():
