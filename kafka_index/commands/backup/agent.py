@@ -83,10 +83,11 @@ def backup(
 def back_up(
     request: BackupRequest, inspected_partitions: InspectedPartitions | None = None
 ) -> BackupResult:
-    """Back up a broker, from opening or joining a backup to the manifest of the broker.
+    """Open or join a backup, and back up a broker until its manifest is stored.
 
-    `inspected_partitions` has the partitions that the previous backup of this process inspected and
-    other brokers stored, about 400 bytes per log. This backup updates the mapping.
+    `inspected_partitions` contains the partitions that the previous backup of this process
+    inspected and other brokers stored. It needs about 400 bytes per log. This backup updates the
+    mapping.
 
     Raises `BarrierMissedError` if the other brokers continued without this broker at every attempt.
     """
@@ -141,7 +142,7 @@ def _join_backup(
 def _store_partitions(backup: BrokerBackup, barrier: BackupBarrier) -> None:
     """Store the partitions that this broker leads, then those that no other broker stored.
 
-    A stopped broker leads no partition: other brokers may have later batches.
+    A stopped broker does not count as a leader: other brokers may have later batches.
     """
     leaders = backup.leaders
     led_folders = {
@@ -286,7 +287,7 @@ def _write_atomically(path: str, data: bytes, noun: str) -> None:
 
 @dataclass(frozen=True)
 class Agent:
-    """Runs backups with a function, and reports every result to a monitor."""
+    """Calls `back_up` once or periodically, and reports every result to a monitor."""
 
     back_up: Callable[[], BackupResult]
     monitor: Monitor

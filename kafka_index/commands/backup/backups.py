@@ -96,7 +96,7 @@ class BackupManifests(NamedTuple):
 def read_backups(
     repository: Repository, backups: Mapping[str, Iterable[int]]
 ) -> Iterator[BackupManifests]:
-    """Yield the manifests of backups, given by ID with their brokers.
+    """Yield the manifests of backups; `backups` maps backup IDs to brokers.
 
     Backups that expire concurrently are omitted. The bytes of manifests are read ahead, but the
     manifests of only one backup at a time are decoded.
@@ -241,7 +241,7 @@ def verify_backups(
     """Check the objects in the manifests of a backup, or of all backups.
 
     Names and sizes of all objects are compared with a listing. `sample` percent of the objects are
-    read. Their hashes, and the checksums and offsets of their batches, are verified. Raises
+    read, to verify their hashes, and the checksums and offsets of their batches. Raises
     `InputError` if the repository or backup does not exist.
     """
     root = absolute_path(request.uri)
@@ -253,7 +253,7 @@ def verify_backups(
         brokers = {name: brokers.get(name, ())}
     rows: list[dict[str, object]] = []
     partitions: dict[str, TopicPartition] = {}
-    # Number of backups with an object, by its folder and its entry in manifests.
+    # Number of backups that contain an object, keyed by its folder and its manifest entry.
     backup_counts: Counter[tuple[str, LogChunk | KeptFile]] = Counter()
     for backup in read_backups(repository, brokers):
         objects: set[tuple[str, LogChunk | KeptFile]] = set()
@@ -349,7 +349,7 @@ def _manifest_fault_rows(
 def _check_content(
     repository: Repository, path: str, entry: LogChunk | KeptFile
 ) -> dict[str, object]:
-    """Return the report columns about how an object differs from its entry in manifests."""
+    """Read an object; return the report columns that compare it with its manifest entry."""
     try:
         data = repository.store.read(path)
     except FileNotFoundError:
@@ -476,7 +476,7 @@ def retained_backups(
     """Return the IDs of the backups that do not expire, with the reasons.
 
     An incomplete backup does not expire while it may become complete, or if no complete backup is
-    newer.
+    newer. The newest backup of each broker does not expire.
     """
     complete = {backup.backup_id: backup.cutoff_ms for backup in backups if backup.is_complete}
     reasons = keep_reasons(complete, request)
@@ -501,8 +501,8 @@ def retained_backups(
 def keep_reasons(cutoffs: Mapping[str, int], request: ExpireBackupsRequest) -> dict[str, str]:
     """Return the IDs of the complete backups that the ``keep`` options cover, with the reasons.
 
-    `cutoffs` are the cutoff times of all complete backups, in milliseconds since the epoch. Only
-    days, weeks and months (UTC) with a backup are counted, starting with the newest.
+    `cutoffs` has the cutoff times of all complete backups by ID, in milliseconds since the epoch.
+    Only days, weeks and months (UTC) with a backup are counted, starting with the newest.
     """
     times = {
         backup_id: datetime.fromtimestamp(cutoff / 1000, UTC)
@@ -558,7 +558,7 @@ def _move_manifests(repository: Repository, backups: Iterable[_BackupSummary]) -
 
 
 class _ReferencedNames:
-    """The names of the objects of a partition in all manifests.
+    """Collects the names of a partition's objects from all manifests.
 
     Consecutive backups have nearly the same objects, so only the differing names are formatted.
     """
@@ -576,7 +576,7 @@ class _ReferencedNames:
 
 
 class _GarbageCollector:
-    """Deletes unreferenced objects, and the expired manifests that referred to them."""
+    """Deletes unreferenced objects, and expired manifests that are no longer needed."""
 
     def __init__(self, repository: Repository, dry_expirations: int) -> None:
         self._repository = repository
@@ -590,7 +590,7 @@ class _GarbageCollector:
         self.objects = self.bytes = self.waiting_manifests = 0
 
     def delete(self, *, dry_run: bool) -> None:
-        """Delete the objects, or only count them."""
+        """Delete unreferenced objects, or only count them in a dry run."""
         repository = self._repository
         # List expired manifests first. Backups based on a collectable manifest have ended, so the
         # second listing contains their manifests. List expired manifests again at the end, because
@@ -609,7 +609,7 @@ class _GarbageCollector:
         collectable_keys -= active_keys
         waiting_manifests = collectable_by_key.keys() - collectable_keys
         self.waiting_manifests = len(waiting_manifests) + self._dry_expirations
-        # Another expiration may move an active manifest, which then waits for its collection.
+        # Another expiration may move an active manifest to `EXPIRED_FOLDER` before it is read.
         folders_by_key = {
             **dict.fromkeys(waiting_manifests, (EXPIRED_FOLDER,)),
             **dict.fromkeys(active_keys, (BACKUPS_FOLDER, EXPIRED_FOLDER)),
@@ -619,7 +619,7 @@ class _GarbageCollector:
             for objects in self._list_unreferenced(referenced_names):
                 self._count_deleted(*objects.values())
             return
-        # Manifests first, so that no reader finds a backup without objects.
+        # Delete manifests before objects, so that no reader finds a backup without objects.
         paths = [
             manifest_path(self._root, *key, EXPIRED_FOLDER) for key in sorted(collectable_keys)
         ]
@@ -656,7 +656,7 @@ class _GarbageCollector:
             self._store.delete_empty_directory(os.path.dirname(folder))
 
     def _list_expired(self) -> Iterator[tuple[tuple[str, int], bool]]:
-        """Yield backup ID and broker of expired manifests, and whether they may be collected."""
+        """Yield backup ID and broker of each expired manifest, and whether it may be collected."""
         collectable_ns = self._age_limit_ns(rules.LONGEST_BACKUP_S)
         for path, _, mtime_ns in self._repository.list_objects(EXPIRED_FOLDER):
             backup_id, _, name = path.partition("/")
@@ -667,7 +667,7 @@ class _GarbageCollector:
     def _read_referenced_object_names(
         self, folders_by_key: Mapping[tuple[str, int], tuple[str, ...]]
     ) -> dict[str, set[str]]:
-        """Return the names of the objects in manifests, keyed by folder of the partition."""
+        """Return the object names that manifests refer to, keyed by folder of the partition."""
 
         def read_manifest(key: tuple[str, int]) -> StoredManifest | None:
             # Another expiration may have deleted the manifest.
@@ -686,7 +686,7 @@ class _GarbageCollector:
     def _list_unreferenced(
         self, referenced_names: Mapping[str, set[str]]
     ) -> Iterator[dict[str, dict[str, int]]]:
-        """Yield old unreferenced objects with sizes, by folder, in batches of limited size."""
+        """Yield the sizes of old unreferenced objects, by folder and name, in limited batches."""
         sizes_by_folder: defaultdict[str, dict[str, int]] = defaultdict(dict)
         count = 0
         for path, size, mtime_ns in self._repository.list_objects(DATA_FOLDER):
@@ -708,7 +708,7 @@ class _GarbageCollector:
             is_complete = False
             while not is_complete:
                 listed_at = time.monotonic()
-                # Backups read the announcements made shortly before they started.
+                # Announce again after `SETTLED_S`, because backups ignore older announcements.
                 if announced_at is None or listed_at - announced_at > rules.SETTLED_S:
                     self._repository.announce(remaining_objects)
                     announced_at = time.monotonic()

@@ -8,10 +8,11 @@
 
 Brokers wait for each other at the stage ``joined`` before they capture any log, and at ``cut`` when
 they have captured ``__transaction_state`` and ``__consumer_offsets``. The first broker that sees
-all brokers at a stage, or reaches its timeout, closes the stage with a list of the brokers in the
-backup. A later broker is not in the list, and opens another backup. So every broker captures its
-other logs after all brokers have captured the first two topics, independently of clocks. The last
-stage, ``taken``, is not closed: brokers list the partitions that they stored as leaders.
+all brokers at a stage, or reaches its timeout, closes the stage: it puts a list of the brokers that
+have arrived. A broker that arrives later is not in the list, and opens another backup. Therefore,
+every broker captures its other logs after all brokers have captured these two topics, even if
+clocks differ. The last stage, ``taken``, is not closed: each broker lists the partitions that it
+stored as their leader.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ _OPEN, _CLOSED, _SUFFIX = "open.json", "closed.json", ".json"
 _BARRIER_DIGITS = 10
 # The pause between two listings of a stage grows while a broker is missing.
 _SHORTEST_PAUSE_S, _LONGEST_PAUSE_S, _PAUSE_GROWTH = 0.05, 2.0, 1.3
-# Pause between the two parts of a scheduled capture, because clocks may differ.
+# Pause between the cutoff time and the capture of the other topics, because clocks may differ.
 _SCHEDULE_GAP_S = 2.0
-# Maximum time for another process to put an object.
+# Timeout of waiting for an object that another process is putting.
 _WRITER_TIMEOUT_S = 10.0
 
 
@@ -70,7 +71,7 @@ class _BarrierOpened(msgspec.Struct, frozen=True, rename={"backup_id": "run"}):
 
 
 class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored_folders": "taken"}):
-    """The object of a broker at a stage; `stored_folders` are folders of partitions."""
+    """The arrival of a broker at a stage, with the folders of the partitions that it stored."""
 
     token: str
     stored_folders: tuple[str, ...] = ()
@@ -79,7 +80,7 @@ class _BrokerArrival(msgspec.Struct, frozen=True, rename={"stored_folders": "tak
 class _StageClosed(msgspec.Struct, frozen=True):
     """The object that closes a stage.
 
-    The token distinguishes this object from an equal list of another broker.
+    The token distinguishes this object from an object of another broker with equal members.
     """
 
     members: tuple[Int32, ...]
@@ -88,7 +89,7 @@ class _StageClosed(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True)
 class SingleBroker:
-    """A backup of the only expected broker."""
+    """A backup with a single expected broker, which waits for no other broker."""
 
     backup_id: str
     node_id: int
@@ -107,7 +108,7 @@ class SingleBroker:
 
 
 class Barrier:
-    """A barrier that this broker has joined, and its backup; `brokers` are the expected brokers."""
+    """The barrier of a backup, as seen by one broker; `brokers` are the expected brokers."""
 
     def __init__(
         self,
@@ -140,7 +141,7 @@ class Barrier:
         self._close_stage(JOINED)
 
     def await_others(self) -> tuple[int, ...]:
-        """Wait until all brokers have captured the coordinators' topics; return the brokers.
+        """Wait until all members have captured the coordinators' topics; return the members.
 
         Raises `BarrierMissedError` if this broker is not in the backup any more.
         """
@@ -157,9 +158,10 @@ class Barrier:
     ) -> set[str]:
         """Announce the partitions stored here; return the partitions that no broker stored.
 
-        Partitions are given by folder. `leaders` has the leaders of the partitions that this broker
-        has not stored. Waits for leaders in the backup, at least for the time that this broker
-        needed itself. If brokers disagree about a leader, several of them may store the partition.
+        Partitions are given by folder. `leaders` has the leader of each partition that this broker
+        has not stored. Waits for the leaders that are in the backup, up to the timeout or the time
+        that this broker has needed so far, whichever is longer. If brokers disagree about a leader,
+        several of them may store the partition.
         """
         self._put_object(
             f"{STORED}/{self._node_id}{_SUFFIX}",
@@ -180,7 +182,7 @@ class Barrier:
         return set(leaders) - stored_by_others
 
     def _close_stage(self, stage: str) -> None:
-        """Wait for the members at a stage; afterwards `members` are the brokers at the stage.
+        """Wait until the members reach a stage; then set `members` to the brokers that did.
 
         Raises `BarrierMissedError` if this broker is not in the list that closed the stage.
         """
@@ -256,7 +258,7 @@ class ScheduledCutoff(Barrier):
         return ()
 
 
-#: How this broker takes part in a backup.
+#: A backup that this broker has opened or joined.
 BackupBarrier: TypeAlias = SingleBroker | Barrier
 
 
@@ -365,7 +367,7 @@ def _barrier_name(number: int) -> str:
 
 
 def _put_object(path: str, value: msgspec.Struct) -> bool:
-    """Put an object if its name is free; return False if another process put or puts the name."""
+    """Put an object; return False if another process has put it or is putting it."""
     try:
         return store_of(path).put(path, msgspec.json.encode(value) + b"\n", if_absent=True)
     except PublishError as error:
@@ -379,8 +381,8 @@ def _read_object(path: str, object_type: type[_Object], fallback: _Object | None
     """Return an object of a barrier that another broker has put, or is putting.
 
     If no other broker puts the object, `fallback` is put and returned. On a local disk, the other
-    process may be killed while it writes the object. Raises `ReadError` if the object does not
-    appear: expirations delete the objects of a barrier after a day.
+    process may be killed while it writes the object; then `fallback` is put. Raises `ReadError` if
+    the object does not appear, because expirations delete the objects of a barrier after a day.
     """
     deadline = time.monotonic() + _WRITER_TIMEOUT_S
     while True:

@@ -28,7 +28,7 @@ from kafka_index.core.fs.local_store import fill
 _IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
 _WHO_PROCESS, _CLASS_NONE, _CLASS_IDLE, _CLASS_SHIFT = 1, 0, 3, 13
 _NICENESS = 19
-# Reads wait while the token bucket is negative; a full bucket holds the bytes of this time.
+# Reads wait while the token bucket is negative; a full bucket allows the bytes of this time.
 _BURST_SECONDS = 0.25
 _IS_RESIDENT = 1
 # O_NONBLOCK, so that opening a named pipe does not block.
@@ -48,7 +48,7 @@ def open_noatime(path: str, *, dir_fd: int | None = None, flags: int = 0) -> int
 
 
 def read_noatime(path: str, *, dir_fd: int | None = None) -> tuple[bytes, os.stat_result]:
-    """Return the bytes of a small file, and its status."""
+    """Return the bytes of a small file, and its `os.stat` result."""
     descriptor = open_noatime(path, dir_fd=dir_fd)
     try:
         data = b""
@@ -136,7 +136,7 @@ class LowImpactReader:
         self._advise(os.POSIX_FADV_NORMAL, 0, 0)
 
     def read_into(self, position_bytes: int, buffer: memoryview) -> int:
-        """Fill a buffer; return the number of bytes, fewer only before the end position.
+        """Fill a buffer; return the number of bytes, fewer only at the end position or end of file.
 
         Raises `InputError` on I/O errors.
         """

@@ -110,7 +110,7 @@ class Source(StrEnum):
     LOG_END = "log end"
     #: The response of a running broker.
     BROKER = "broker"
-    #: The earlier backup, because no log has new batches.
+    #: The earlier backup of the broker, because no log has new batches.
     EARLIER_BACKUP = "earlier backup"
 
 
@@ -300,7 +300,7 @@ class BackupResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for damaged or too often skipped partitions; the environment for failed reads."""
+        """Damage if a partition is corrupt or skipped too often; environment if a read failed."""
         faults = [row.retriable for row in self.partitions if row.is_fault]
         return RunOutcome.of_faults(faults).with_damage(self.unread)
 

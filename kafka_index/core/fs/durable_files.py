@@ -1,7 +1,7 @@
 """Durable files: atomic writes, fsync, error translation, and copies with FICLONE.
 
 Each fsync costs a journal commit. For more than a few files, one ``syncfs`` per file system
-replaces them.
+replaces the calls of ``fsync``.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ from typing import Self
 from kafka_index.core.errors import OPEN_FILES_HINT, PublishError
 
 _LOGGER = logging.getLogger(__name__)
-# Up to this count, fsync is cheaper than syncfs, which also writes dirty pages of other processes.
+# Up to this number of paths, fsync is cheaper than syncfs, which also writes dirty pages of other
+# processes.
 _MAX_FSYNC_PATHS = 4
-# File systems (statfs types) whose syncfs writes everything back, waits and reports errors: ext,
-# xfs, btrfs, f2fs, tmpfs. On network and FUSE mounts only fsync is sure to reach the server.
+# File systems (statfs types) whose syncfs writes all dirty pages, waits for the disk, and reports
+# errors: ext, xfs, btrfs, f2fs, tmpfs. On network and FUSE mounts only fsync is sure to reach the
+# server.
 _SYNCFS_TYPES = frozenset({0xEF53, 0x58465342, 0x9123683E, 0xF2F52010, 0x01021994})
 # Before this kernel, syncfs returned success even if writeback had failed.
 _SYNCFS_REPORTS_SINCE = (5, 8)
 _STATFS_BYTES = 512
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
-# The file system or kernel does not support an atomic swap.
+# Errors of renameat2 if the file system or kernel does not support an atomic swap.
 _EXCHANGE_UNSUPPORTED = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 _REASONS_AND_HINTS: dict[int, tuple[str, str]] = {
     errno.ENOSPC: (
@@ -70,7 +72,7 @@ _REASONS_AND_HINTS: dict[int, tuple[str, str]] = {
 }
 _REASONS_AND_HINTS[errno.EEXIST] = _REASONS_AND_HINTS[errno.ENOTDIR]
 
-# _IOW(0x94, 9, int) of linux/fs.h.
+# The ioctl FICLONE: _IOW(0x94, 9, int) in linux/fs.h.
 _FICLONE = 0x40049409
 _CLONE_UNSUPPORTED = frozenset(
     {errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM}
@@ -78,13 +80,13 @@ _CLONE_UNSUPPORTED = frozenset(
 
 
 class AtomicFile:
-    """A file that is written to a temporary file and renamed atomically.
+    """A file that is written under a temporary name and renamed atomically.
 
     A context manager: without `commit`, the temporary file is removed, and an existing file stays
-    unchanged. The temporary file is in the same folder, by default ``.NAME.tmp``. All runs use this
-    name, so the next run overwrites the leftover of a killed run. `noun` is the word for the file
-    in errors. Raises `PublishError` if the temporary file cannot be created or another run is
-    writing the same file.
+    unchanged. The temporary file is in the same folder, by default ``.NAME.tmp``. All runs use the
+    same temporary name, so the next run overwrites the leftover of a killed run. `noun` is the word
+    for the file in errors. Raises `PublishError` if the temporary file cannot be created or another
+    run is writing the same file.
     """
 
     def __init__(self, path: str, *, scratch_path: str | None = None, noun: str = "file") -> None:
@@ -139,7 +141,7 @@ class AtomicFile:
         self._is_committed = True
 
     def commit_if_absent(self) -> bool:
-        """Rename the temporary file durably; return False if the final name already exists.
+        """Link the temporary file durably to its final name; return False if the name exists.
 
         Raises `PublishError` on failure.
         """
@@ -152,11 +154,11 @@ class AtomicFile:
         return True
 
     def writing(self) -> AbstractContextManager[None]:
-        """Convert `OSError` in a block that writes to `PublishError`."""
+        """Convert an `OSError` to `PublishError` in a block that writes the file."""
         return publishing(self.path, f"write the {self._noun}")
 
     def _open_locked(self) -> int:
-        """Open and lock the empty temporary file; return its descriptor, or -1 to try again."""
+        """Open, lock and empty the temporary file; return its descriptor, or -1 to try again."""
         descriptor = os.open(self.scratch_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             try:
@@ -165,12 +167,12 @@ class AtomicFile:
                 # Some network file systems do not support locks. The rename is atomic nevertheless.
                 if error.errno in (errno.EAGAIN, errno.EWOULDBLOCK):
                     raise
-            # The previous owner may have renamed the file after the open above.
+            # Another run may have renamed or removed the file before this run locked it.
             status = os.fstat(descriptor)
             if not os.path.samestat(status, os.lstat(self.scratch_path)):
                 os.close(descriptor)
                 return -1
-            # A process was killed between linking the final name and removing the temporary name.
+            # A process was killed after linking the final name, before removing the temporary name.
             if status.st_nlink > 1:
                 os.unlink(self.scratch_path)
                 os.close(descriptor)
@@ -199,7 +201,7 @@ def publish_error(error: OSError, path: str, action: str) -> PublishError:
 
 @contextmanager
 def publishing(path: str, action: str) -> Iterator[None]:
-    """Convert `OSError` in a block to the `publish_error` of a path."""
+    """Convert an `OSError` in a block to a `publish_error` for a path."""
     try:
         yield
     except OSError as error:
@@ -288,7 +290,7 @@ def _load_sync_calls() -> tuple[Callable[..., int], Callable[..., int]] | None:
 
 
 def copy_file(source: str, target: str) -> None:
-    """Copy a file with its times over another file; later writes affect only the written file.
+    """Copy a file with its times to a target, which later writes to the source do not affect.
 
     Follows symbolic links. Raises `OSError` if the source cannot be read or the target not written.
     """
@@ -300,8 +302,8 @@ def copy_file(source: str, target: str) -> None:
 def clone_file(source: str, target: str) -> bool:
     """Clone a file, so that source and target share blocks; return False if not supported.
 
-    Follows symbolic links and replaces the target, which is empty if cloning is not supported.
-    Raises `OSError` if the source cannot be read or the target not written.
+    Follows symbolic links. The target is truncated first, and stays empty if cloning is not
+    supported. Raises `OSError` if the source cannot be read or the target not written.
     """
     with open(source, "rb") as old, open(target, "wb") as new:
         try:

@@ -1,9 +1,9 @@
 """A remote file in memory, of which only the needed ranges are fetched.
 
 The memory has the size of the file and initially no pages. Reading a page that was not fetched
-causes a page fault, which `core.kernels.sigbus_guard` records. The missing pages are fetched and
-the read is repeated. So kernels use it like a mapped file, and a result that used a missing byte is
-discarded. Ranges that are known in advance are fetched in advance, in parallel.
+causes a page fault, which `core.kernels.sigbus_guard` records. The missing pages are fetched, and
+the read is repeated. Kernels can therefore use the memory like a mapped file: a result that used a
+missing byte is discarded. Ranges that are requested before a read are fetched in parallel.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ from kafka_index.core.fs.remote_file import MAX_REQUESTS
 from kafka_index.core.fs.store import Bytes, ByteSource
 from kafka_index.core.kernels.sigbus_guard import SigbusGuard
 
-#: Ranges with at most this gap are fetched together (`benchmarks/remote_lookups.py`).
+#: Ranges separated by at most this gap share a request (`benchmarks/remote_lookups.py`).
 MAX_GAP_BYTES = 512 << 10
 #: Maximum size of a request.
 MAX_REQUEST_BYTES = 8 << 20
-#: Maximum memory of all files of this process that are not being read.
+#: Limit for the fetched pages of all files of this process; a file that is being read is not
+#: evicted.
 MAX_RESIDENT_BYTES = 256 << 20
 
 _PAGE = mmap.PAGESIZE
@@ -60,7 +61,8 @@ class _PageRequest(NamedTuple):
 class FetchedFile:
     """A remote file as an array (`FileArray`), read by one thread at a time.
 
-    If pages cannot be guarded (outside 64-bit Linux), the file is fetched completely on first use.
+    If page faults cannot be recorded (outside 64-bit Linux), the constructor fetches the complete
+    file.
     """
 
     is_fetched: ClassVar[bool] = True
@@ -75,7 +77,7 @@ class FetchedFile:
         self._descriptor = -1
         self._guard: SigbusGuard | None = None
         self._requested_pages = np.zeros(-(-self.size_bytes // _PAGE), np.bool_)
-        # Requests for the next read, and for the read after the next.
+        # Requests that the next read waits for, and requests in advance for a later read.
         self._pending: deque[_PageRequest] = deque()
         self._read_ahead: deque[_PageRequest] = deque()
         self.resident_bytes = 0
@@ -111,7 +113,7 @@ class FetchedFile:
     def complete(self, read: Callable[[], _T]) -> _T:
         """Return the result of a read, which is repeated until all its bytes were fetched.
 
-        Its errors are ignored while bytes are missing.
+        Errors of `read` are ignored while bytes are missing.
         """
         with self._lock:
             if self._depth:
@@ -123,7 +125,7 @@ class FetchedFile:
                 return self._read_until_complete(read)
             except BaseException:
                 if self.is_missing_bytes:
-                    # Lost bytes were read as zeros.
+                    # Pages that were missing contain zeros, so all pages are dropped.
                     self.release()
                 raise
             finally:
@@ -161,7 +163,6 @@ class FetchedFile:
             self._source.close()
 
     def __del__(self) -> None:
-        """Close the file."""
         if hasattr(self, "address"):
             self.close()
 
@@ -197,7 +198,7 @@ class FetchedFile:
             except BytesMissingError:
                 pass
             except Exception:
-                # Missing bytes were read as zeros, so this error is meaningless.
+                # An error is meaningless if bytes were missing, because they were read as zeros.
                 if not self.is_missing_bytes:
                     raise
             else:
@@ -225,9 +226,9 @@ class FetchedFile:
         if not is_complete:
             for first_page, end_page in find_ranges(~self._requested_pages).tolist():
                 self._remove_pages(first_page, end_page)
-        # These pages now contain zeros. If fetching fails, release the file.
+        # These pages now contain zeros, so the file is released if fetching fails.
         try:
-            # The range may have been requested in advance.
+            # The missing range may have been requested in advance for a later read.
             self._pending += self._read_ahead
             self._read_ahead.clear()
             end_pages = np.minimum(pages + ahead_bytes // _PAGE, len(self._requested_pages))
@@ -238,7 +239,7 @@ class FetchedFile:
             raise
 
     def _request_pages(self, first_pages: Longs, end_pages: Longs) -> list[_PageRequest]:
-        """Start fetching the pages of ranges that have not been requested."""
+        """Request the pages in these ranges that have not been requested yet."""
         page_requests: list[_PageRequest] = []
         coverage_changes = np.zeros(len(self._requested_pages) + 1, np.int64)
         np.add.at(coverage_changes, first_pages, 1)
@@ -281,7 +282,7 @@ class FetchedFile:
         self.resident_ranges += 1
 
     def _remove_pages(self, first_page: int, end_page: int) -> None:
-        """Make pages fault again."""
+        """Remove pages, so that reading them causes page faults again."""
         start = first_page * _PAGE
         _map_fixed(
             self.address + start,
@@ -294,14 +295,14 @@ class FetchedFile:
 
 
 class _ResidentFiles:
-    """The files of this process that hold pages, least recently read first."""
+    """The files of this process that hold fetched pages, least recently read first."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._files: OrderedDict[int, ref[FetchedFile]] = OrderedDict()
 
     def evict_others(self, file: FetchedFile) -> None:
-        """Release the least recently read files if all together exceed the limit."""
+        """Release the least recently read files while the pages of all files exceed a limit."""
         with self._lock:
             self._files[id(file)] = ref(file)
             self._files.move_to_end(id(file))
@@ -315,10 +316,10 @@ class _ResidentFiles:
             for candidate in files:
                 if size <= MAX_RESIDENT_BYTES and ranges <= _MAX_RESIDENT_RANGES:
                     break
-                # Requested ranges are about to be read.
+                # A file without pages may have requests, which are about to be read.
                 if candidate is file or not candidate.resident_bytes:
                     continue
-                # Another thread may be fetching the same range.
+                # Skip a file that another thread is reading.
                 if not candidate._lock.acquire(blocking=False):  # noqa: SLF001, its own
                     continue
                 try:
@@ -362,7 +363,7 @@ def _map_fixed(
 
 
 def _merge_ranges(ranges: Longs) -> list[tuple[int, int]]:
-    """Merge page ranges with small gaps."""
+    """Merge page ranges that are separated by at most `MAX_GAP_BYTES`."""
     gaps = np.flatnonzero((ranges[1:, 0] - ranges[:-1, 1]) * _PAGE > MAX_GAP_BYTES)
     starts = ranges[np.append(0, gaps + 1), 0]
     ends = ranges[np.append(gaps, len(ranges) - 1), 1]

@@ -54,7 +54,7 @@ def reason(error: Exception) -> str:
 def read_error(
     error: Exception, path: str, action: str, position_bytes: int | None = None
 ) -> ReadError:
-    """Convert an error of a read; `action` follows "cannot"."""
+    """Convert the error of a failed read; `action` follows "cannot" in the message."""
     return ReadError(
         f"cannot {action}: {reason(error)}",
         path=path,
@@ -64,7 +64,7 @@ def read_error(
 
 
 def publish_error(error: Exception, path: str, action: str) -> PublishError:
-    """Convert an error of a write; `action` follows "cannot"."""
+    """Convert the error of a failed write; `action` follows "cannot" in the message."""
     return PublishError(f"cannot {action}: {reason(error)}", path=path, hint=_suggest_remedy(error))
 
 
@@ -117,7 +117,8 @@ class HdfsStore(Store):
         """Open a file in the version given by `info`."""
         try:
             reader = self._client.read(_hdfs_path(path))
-            # After the blocks are located, so that the comparison is not older than the data.
+            # Requested after the blocks were located, so that the comparison below is not older
+            # than the data.
             current_info = self.info(path)
         except FileNotFoundError as error:
             raise InputError("cannot open the file: it does not exist", path=path) from error
@@ -176,8 +177,7 @@ class HdfsStore(Store):
         """Write a temporary file, and rename the file to its final name.
 
         The temporary name is unique, so that an abandoned writer cannot rename the file of another
-        writer. A leftover is removed like any temporary file
-        (`kafka_index.core.output.publish`).
+        writer. `kafka_index.core.output.publish` removes leftover temporary files.
         """
         if if_absent and self._exists(path):
             return False
@@ -249,7 +249,7 @@ def _hdfs_path(path: str) -> str:
 
 
 class HdfsFile(RemoteFile):
-    """An HDFS file open for reading, with the blocks of the time of opening."""
+    """An HDFS file open for reading; its blocks were located when it was opened."""
 
     _NOUN = "file"
     _WRONG_LENGTH = "the file ends early"

@@ -1,8 +1,8 @@
-"""The inputs of a run: what was listed in them, and which symbolic links are followed.
+"""The inputs of a run: which symbolic links in them are followed, and which files are not read.
 
-Links to directories and logs are followed, as in a broker. Any other link to a file outside all
-inputs and outside its own directory is not opened unless the user allows it. Whoever made the dump
-could otherwise point it to a file that they cannot read themselves.
+Links to directories and to `.log` files are followed, as a broker does. Any other link to a file
+outside all inputs and outside its own directory is not opened unless the user allows it. Otherwise,
+the author of a dump could link to a file that only the user of this process can read.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _collections: dict[int, dict[str, Skipped]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An entry that is not read, or that a broker would not load as a segment, with the reason.
+    """A path that is not read, or that a broker would not load as a segment, with the reason.
 
     `target` is the target of a link that is not followed, otherwise empty. `detail` completes the
     reason, and may be empty.
@@ -72,9 +72,10 @@ class Skipped:
 
 @contextmanager
 def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
-    """Set whether links are followed, and cache reads of remote directories, during a block.
+    """During a block, set whether links are followed, and cache reads of remote directories.
 
-    The setting for links applies to all threads. Yields the files of `collecting_unread`.
+    The setting for links applies to all threads. Yields the unread files, as `collecting_unread`
+    does.
     """
     links_token = _follows_links.set(follow_links)
     caches_token = _run_caches.set(
@@ -105,7 +106,7 @@ def collecting_unread() -> Iterator[Mapping[str, Skipped]]:
 
 
 def run_cache(name: str) -> dict[str, Any]:
-    """Return a cache of this run for reads of remote directories, keyed by path."""
+    """Return a named cache of this run for reads of remote directories, keyed by path."""
     caches = _run_caches.get()
     return {} if caches is None else caches.setdefault(name, {})
 
@@ -154,14 +155,14 @@ def drain_unread() -> list[Skipped]:
 
 
 def forget_inputs() -> None:
-    """Start a run without inputs."""
+    """Forget the inputs of this process."""
     with _lock:
         _unread.clear()
         _inputs.clear()
 
 
 def linked_out(path: str) -> Skipped | None:
-    """Return the link at a path if it leads out of the input and must not be followed, else None.
+    """Return the link at a path if it points outside the input and is not followed, else None.
 
     `path` is a file of a data directory or partition; URIs are never links.
     """
@@ -201,7 +202,8 @@ def _record_unread(file: Skipped) -> None:
 def refuse_linked_out(path: str, *, any_name: bool = False) -> None:
     """Raise `LinkedOutError` if a file is a link that points outside the input.
 
-    By default only names of Kafka and build files are checked, with `any_name` all names.
+    By default, only files with names of Kafka or build files are checked; with `any_name`, all
+    files are checked.
     """
     if not any_name and not is_broker_or_build_file(os.path.basename(path)):
         return
@@ -233,7 +235,7 @@ def is_within(path: str, directories: Iterable[str]) -> bool:
 
 
 def _follows_links_in(directory: str, inputs: Mapping[str, bool]) -> bool:
-    """Return whether links in this directory are followed, as decided for its input."""
+    """Return whether links in a directory are followed, as set for the input that contains it."""
     ancestors = [path for path in inputs if path == directory or is_within(directory, [path])]
     if ancestors:
         return inputs[max(ancestors, key=len)]
@@ -243,7 +245,7 @@ def _follows_links_in(directory: str, inputs: Mapping[str, bool]) -> bool:
 def refuse_unread(files: Mapping[str, Skipped]) -> None:
     """Raise `InputError` for the first unread file that is not a link out of the input.
 
-    For readers that fail at the first damage, and whose result cannot list the files.
+    Called by readers that fail at the first defect, because their result cannot list unread files.
     """
     for file in files.values():
         if file.reason != LINKED_OUT:

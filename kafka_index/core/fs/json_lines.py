@@ -27,9 +27,9 @@ def json_lines(rows: pa.RecordBatch) -> pa.Array:
 
 
 def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
-    """Return JSON lines, including line ends: objects extended by the columns of `rows`.
+    """Add the columns of `rows` to JSON objects; return the objects as lines with line ends.
 
-    The objects are large strings without surrounding whitespace, as many as rows.
+    `objects` has one JSON object for each row, as large strings without surrounding whitespace.
     """
     open_objects = pc.binary_slice(objects.cast(pa.large_binary()), 0, -1).cast(_STRING_TYPE)
     open_objects = pc.ascii_rtrim(open_objects, " \t\r")
@@ -39,7 +39,7 @@ def extended_lines(objects: pa.Array, rows: pa.RecordBatch) -> pa.Array:
 
 
 def concatenate(*strings: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:
-    """Join strings row by row; the result is a scalar if all parts are.
+    """Join strings row by row; the result is a scalar if no part is an array.
 
     A null in any part makes the result null.
     """
@@ -50,7 +50,7 @@ def concatenate(*strings: pa.Array | pa.Scalar | str) -> pa.Array | pa.Scalar:
 
 
 def plain_column(column: pa.Array) -> pa.Array:
-    """Convert dictionary and extension types to their plain types."""
+    """Decode dictionary columns, and convert extension types to their storage types."""
     while isinstance(column, pa.ExtensionArray | pa.DictionaryArray):
         is_encoded = isinstance(column, pa.DictionaryArray)
         column = column.dictionary_decode() if is_encoded else column.storage
@@ -114,7 +114,7 @@ def json_values(column: pa.Array) -> pa.Array | pa.Scalar:
 
 
 def _python_rows(column: pa.Array) -> list[Any]:
-    """Return nested values; their times are texts in rows with years that Python does not have."""
+    """Return nested values; in rows with years that Python lacks, their times are strings."""
     try:
         rows: list[Any] = column.to_pylist(maps_as_pydicts="lossy")
     except (OverflowError, ValueError):
@@ -125,7 +125,7 @@ def _python_rows(column: pa.Array) -> list[Any]:
 
 
 def _replace_times(data_type: pa.DataType) -> pa.DataType:
-    """Return a nested type with text in place of dates and timestamps."""
+    """Replace dates and timestamps in a nested type by strings."""
     types = pa.types
     if types.is_struct(data_type):
         return pa.struct([item.with_type(_replace_times(item.type)) for item in data_type])

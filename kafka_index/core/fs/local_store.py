@@ -45,9 +45,9 @@ class MappedFile(Closeable):
     """A local regular file, opened read-only (KAFKA-5104) and fully memory-mapped.
 
     Views of the memory mapping stay valid as long as they are referenced, even after `close`.
-    Sequential reads are faster through a buffer that stays in the CPU cache. The map suits sparse
-    reads, and readers that need the whole file at once. If another process truncates the file or
-    its disk fails, lost pages read as zeros and `faulted` is set
+    Sequential reads are faster through a buffer that stays in the CPU cache. The memory mapping
+    suits sparse reads, and readers that need the file as one array. If another process truncates
+    the file or its disk fails, lost pages read as zeros and `faulted` is set
     (`kafka_index.core.kernels.sigbus_guard`). Raises `InputError` if the file is missing,
     unreadable, or not a regular file.
     """
@@ -146,8 +146,8 @@ class MappedFile(Closeable):
     def changed(self, *, may_grow: bool = False) -> str | None:
         """Return how the file at this path differs from the opened file, None if it does not.
 
-        The file may be replaced, removed, truncated or modified: ``grew from 10 to 20 bytes``. With
-        `may_grow`, appended bytes are ignored.
+        The result is a phrase such as ``removed`` or ``grew from 10 to 20 bytes``. With `may_grow`,
+        appended bytes are ignored.
         """
         try:
             current_status = os.stat(self.path)
@@ -229,7 +229,8 @@ class LocalEntry:
         except OSError as error:
             if is_retriable(error):
                 raise unreadable_directory(error, self.path) from error
-            # A circular link, for example. A broker would not load the directory either.
+            # The entry is a circular link, for example. A broker would not load it as a directory
+            # either.
             return False
 
     def file_error(self) -> str | None:
@@ -237,7 +238,7 @@ class LocalEntry:
             if self._entry.is_file():
                 return None
         except OSError as error:
-            # Opening the file reports disk and permission errors.
+            # Disk and permission errors are reported when the file is opened.
             return None if is_retriable(error) else f"cannot be inspected: {error.strerror}"
         return BROKEN_LINK if self.is_broken_link() else NOT_A_FILE
 
@@ -296,7 +297,7 @@ class LocalStore(Store):
             raise InputError(f"cannot read the file: {error.strerror}", path=path) from error
 
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the files and directories in a directory, without other kinds of entries."""
+        """Return the files and directories in a directory; other kinds of entries are omitted."""
         entries = []
         try:
             with os.scandir(path) as scan:
@@ -379,7 +380,7 @@ class LocalStore(Store):
             return False
 
     def scan(self, path: str) -> list[Entry]:
-        """Return the entries of a directory of all kinds; raises `OSError`."""
+        """Return all entries of a directory, of any kind; raises `OSError`."""
         with os.scandir(path) as entries:
             return list(map(LocalEntry, entries))
 
@@ -401,11 +402,13 @@ class LocalStore(Store):
             os.makedirs(path, exist_ok=True)
 
     def make_writable_directory(self, path: str) -> None:
-        # All runs use one name, so the next run removes the leftover of a killed run.
+        # All runs use the same name for the probe, so the next run removes the leftover of a killed
+        # run.
         probe = os.path.join(path, _PROBE)
         with publishing(path, "write to the output"):
             os.makedirs(path, exist_ok=True)
-            # Permission bits are not enough: root, read-only mounts and ACLs differ.
+            # Create a file, because permission bits do not account for root, read-only mounts and
+            # ACLs.
             os.close(os.open(probe, os.O_WRONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))
             with suppress(FileNotFoundError):  # A concurrent run has tested the folder.
                 os.unlink(probe)
@@ -431,7 +434,7 @@ class UnlinkedStore(LocalStore):
     """A local folder in which no link is followed, because its writer may not be trusted.
 
     Listings omit links. `info`, `open`, `read` and `put` raise `CorruptObjectError` for a path
-    through a link, and reads also for anything that is not a file.
+    through a link. `open` and `read` also raise it if the path is not a regular file.
     """
 
     def __init__(self, root: str) -> None:

@@ -115,8 +115,8 @@ def sorted_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the rows of batches, sorted by the columns in `sort_columns`.
 
-    `rows` describes the rows in errors; a batch has about `batch_rows`. An error raised by the
-    batches is passed on. Raises the errors of `query_batches`.
+    `rows` describes the rows in errors; a yielded batch has about `batch_rows` rows. Raises the
+    errors that `batches` raises, and the errors of `query_batches`.
     """
     null_order = "NULLS FIRST" if nulls_first else "NULLS LAST"
     quoted_names = ('"' + name.replace('"', '""') + '"' for name in sort_columns)
@@ -134,7 +134,7 @@ def query_batches(
     batch_rows: int,
     threads: int,
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the result of a DuckDB query over ``input_rows``, a table with the rows of batches.
+    """Yield the result of a DuckDB query; its table ``input_rows`` has the rows of `batches`.
 
     Raises `InputError` if DuckDB rejects the rows, and `PublishError` if the disk is full.
     """
@@ -182,9 +182,9 @@ def _refuse_low_file_limit(folder: str, rows: str) -> None:
 
 
 class _BatchesUntilError:
-    """The batches that DuckDB sorts, up to the first error.
+    """The input batches of a DuckDB query, up to the first error that they raise.
 
-    DuckDB never sees the error.
+    DuckDB does not receive the error: `check` raises it.
     """
 
     def __init__(self, batches: Iterator[pa.RecordBatch]) -> None:

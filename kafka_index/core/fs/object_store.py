@@ -67,7 +67,7 @@ _PROVIDER_ERROR = re.compile(r"ConfigError: ([^\n]{1,300})")
 _WRONG_REGION = re.compile(
     r"redirect without LOCATION|PermanentRedirect|AuthorizationHeaderMalformed"
 )
-#: Hosts from which instances, containers and nodes get their role.
+#: Hosts from which instances, containers and Kubernetes nodes get the credentials of their role.
 _ROLE_HOSTS = ("169.254.169.254", "169.254.170.2", "metadata.google.internal", "metadata")
 _NO_CREDENTIALS = re.compile(
     r"MissingAccessKeyId|MissingSecretAccessKey|MissingContainerCredentials|Missing\w*Credential"
@@ -104,14 +104,14 @@ def not_found(path: str) -> FileNotFoundError:
 
 
 def is_not_found(error: Exception) -> bool:
-    """Return whether an object is missing, rather than its bucket."""
+    """Return whether the error reports a missing object, rather than a missing bucket."""
     if not isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return False
     return _first_match(_CODE, str(error)) not in _MISSING_BUCKET_CODES
 
 
 def should_retry(error: Exception) -> bool:
-    """Return whether a retriable request was not retried by the library.
+    """Return whether a failed request is retriable and was not retried by the library.
 
     The library retries requests that could not be sent, safe requests that timed out, and 5xx
     responses. It does not retry broken connections or status 429.
@@ -157,7 +157,7 @@ def no_credentials(root: str) -> ReadError:
 
 
 def open_error(error: Exception, root: str, option: str | None) -> KafkaIndexError:
-    """Convert the error of opening a store with this configuration.
+    """Convert the error of opening a store.
 
     `option` is the option whose name or value the library rejects.
     """
@@ -195,7 +195,7 @@ def find_reason(error: Exception) -> Reason:
 def _find_settings_error(
     message: str, host: str | None, code: str | None, response: str
 ) -> Reason | None:
-    """Return the reason if credentials, region, bucket or endpoint are wrong."""
+    """Return the reason if credentials are missing, or the bucket or region is wrong, else None."""
     provider_error = _first_match(_PROVIDER_ERROR, message)
     if provider_error is not None:
         return Reason(provider_error)
@@ -214,7 +214,7 @@ def _find_settings_error(
 
 
 def _find_response_error(error: Exception, host: str | None, response: str) -> Reason | None:
-    """Return the reason if the store responded."""
+    """Return the reason from the response of the store; None without a response."""
     if isinstance(error, FileNotFoundError | exceptions.NotFoundError):
         return Reason("the object does not exist", "check the URI", is_input=True)
     is_denied = isinstance(
@@ -322,7 +322,8 @@ _S3_CREDENTIALS = (
     "aws_skip_signature",
 )
 
-# Tools that refresh credentials rewrite the file.
+# Credentials are loaded again after this time, because tools that refresh them rewrite the shared
+# files.
 _CREDENTIALS_TTL = timedelta(minutes=5)
 # For these sources, the library itself reads the environment or requests the role.
 _NON_PROFILE_SOURCES = ("env", "container-role", "iam-role")
@@ -419,7 +420,7 @@ class ObjectConfig:
             raise open_error(error, root, self._find_rejected_option(root)) from None
 
     def settings_with_credentials(self) -> dict[str, str]:
-        """Return all settings with the current credentials, for a library with the same names."""
+        """Return all settings and current credentials, for a library with the same options."""
         credentials = {} if self.provider is None else self.provider()
         names = ("access_key_id", "secret_access_key", "token")
         secrets = {f"aws_{name}": credentials[name] for name in names if credentials.get(name)}
@@ -505,7 +506,7 @@ class Credential(TypedDict):
 
 @dataclass(frozen=True)
 class Profile:
-    """A profile of the AWS shared files, merged from both files."""
+    """An AWS profile, merged from the shared config and credentials files."""
 
     name: str | None
     region: str | None
@@ -624,7 +625,7 @@ _MAX_PUT_BYTES = 5 << 30
 #: Maximum age of an object that an unanswered request may have written.
 JUST_WRITTEN_S = 3600.0
 _SECOND_NS = 1_000_000_000
-# The ETag of an object that was just put is requested soon afterwards.
+# Maximum number of remembered puts: callers request the ETag of an object soon after its put.
 _MAX_PUT_INFOS = 16384
 
 
@@ -752,8 +753,9 @@ class ObjectStore(Store):
     def put(self, path: str, data: bytes | memoryview, *, if_absent: bool = False) -> bool:
         """Put an object atomically with one request.
 
-        A retried request may find the object of its first attempt: an object with the same bytes
-        that is younger than an hour counts as written.
+        With `if_absent`, a retried request may find the object that its first attempt has put. An
+        existing object therefore counts as put if it has the same bytes and is younger than an
+        hour.
         """
         size = memoryview(data).nbytes
         store = self._store if size <= _MAX_SHORT_PUT_BYTES else self._upload_store
@@ -779,12 +781,12 @@ class ObjectStore(Store):
         return True
 
     def pop_written(self, path: str) -> FileInfo | None:
-        """Return size and ETag of an object that was just put, once."""
+        """Return and forget the size and ETag of an object that was just put."""
         with self._lock:
             return self._put_infos.pop(path, None)
 
     def replace(self, path: str, data: bytes, info: FileInfo) -> bool:
-        """Write an object if the object still has the ETag of `info`, which the store checks."""
+        """Overwrite an object if it still has the ETag of `info`; the store checks the ETag."""
         mode = {"e_tag": info.version}
         try:
             retry(
@@ -793,7 +795,7 @@ class ObjectStore(Store):
                 )
             )
         except (exceptions.PreconditionError, FileNotFoundError):
-            # A retried request may find the object of its first attempt.
+            # A retried request may find the object that its first attempt has written.
             return self._has_content(path, data, len(data))
         except LIBRARY_ERRORS as error:
             if is_not_found(error):
@@ -843,7 +845,7 @@ class ObjectStore(Store):
             return False
 
     def _to_file_info(self, meta: Any) -> FileInfo:
-        # Whole seconds, since HEAD responses have no fractions.
+        # Times are truncated to seconds, because HEAD responses have no fractions.
         return FileInfo(
             f"{self._root}/{meta['path']}",
             meta["size"],
@@ -853,8 +855,8 @@ class ObjectStore(Store):
 
 
 def _to_listing(page: pa.RecordBatch, prefix_length: int) -> pa.RecordBatch:
-    """Convert a page of the library to `LISTING_SCHEMA`, relative to the listed prefix."""
-    # The placeholder object of the listed directory itself is skipped.
+    """Convert a listing page to `LISTING_SCHEMA`, with paths relative to the listed prefix."""
+    # Skip the placeholder object of the listed directory itself.
     page = page.filter(
         pc.greater_equal(pc.utf8_length(page["path"].cast(pa.string())), prefix_length)
     )

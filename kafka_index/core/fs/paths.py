@@ -1,4 +1,4 @@
-"""Paths of users (plain, URIs, globs), hints for inputs without logs, and output folders."""
+"""Paths that users give (plain, URIs, globs), hints for inputs without logs, output folders."""
 
 from __future__ import annotations
 
@@ -174,7 +174,7 @@ def expand_input(path: str) -> list[str]:
 
 
 def expand_remote_glob(path: str) -> list[str]:
-    """Expand the glob of a URI; the shell has already expanded local globs.
+    """Expand the glob of a URI, but not of a local path: the shell expands local globs.
 
     Raises the errors of `expand_input` and `local_path`.
     """
@@ -261,7 +261,7 @@ def _normalize_for_comparison(path: str) -> str:
     """Resolve links of a path, or normalize the scheme of a URI, for comparison."""
     backup = parse_backup_path(path)
     if backup is not None:
-        # A repository contains nothing else.
+        # No output may be inside a repository, even outside this backup.
         return _normalize_for_comparison(backup.root)
     if not is_remote(path):
         return os.path.realpath(path)
@@ -273,8 +273,8 @@ def _normalize_for_comparison(path: str) -> str:
 def target_directory(target_root: str | None, partition: TopicPartition, log_directory: str) -> str:
     """Return the folder for a segment's files: below the target root, or next to the log.
 
-    Raises `InputError` if the topic, which may come from a table, is not a legal topic name. It
-    must not be part of a path then.
+    Raises `InputError` if the topic, which may come from a table, is not a legal topic name. An
+    illegal name must not become part of a path.
     """
     if target_root is None:
         return log_directory
@@ -383,7 +383,7 @@ _REDPANDA_NAME = re.compile(r"[0-9]+-[0-9]+-v[0-9]+\.log")
 
 
 def layout_hint(directories: Sequence[str]) -> str | None:
-    """Return a hint for directories without partitions, about the data in their subdirectories.
+    """Return a hint about data in subdirectories, for input directories without partitions.
 
     None if a directory is itself a data directory, or nothing is recognized.
     """
@@ -402,7 +402,7 @@ def layout_hint(directories: Sequence[str]) -> str | None:
 
 
 def format_hint(directory: str, names: Sequence[str]) -> str | None:
-    """Return the format of files that are not Kafka logs, None if unknown."""
+    """Return a hint about files that are not Kafka logs; None if their format is unknown."""
     if REPOSITORY_FILE in names:
         return f"{directory} is a repository of backups: give backup:{directory}"
     for name in names:
@@ -442,7 +442,7 @@ def _walk_levels(path: str) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _contains_partitions(entries: Sequence[Entry]) -> bool:
-    """Return whether a directory contains partitions with logs or is a formatted log directory."""
+    """Return whether a directory has partitions, and also `meta.properties` or `.log` files."""
     names = {entry.name for entry in entries}
     partitions = [
         entry
@@ -463,7 +463,7 @@ def _contains_logs(entry: Entry) -> bool:
 
 
 def is_parquet_path(path: str) -> bool:
-    """Return whether a path is a Parquet file, or a folder that directly contains some."""
+    """Return whether a path is a Parquet file, or a folder that directly contains such files."""
     if is_input_directory(path):
         return any(is_parquet_name(entry.name) for entry in scan_input(path))
     return path.endswith(PARQUET_SUFFIXES)

@@ -1,14 +1,15 @@
-"""How an open file is read, mapped or remote: in consecutive windows, or as an array.
+"""Read an open file, mapped or remote, in consecutive windows or as an array.
 
 A window of a mapped file is either read into a buffer that stays in the CPU cache, or is a view of
-the map. A view saves the copy, but costs page faults. Which is faster depends on the folio size of
-the file in the page cache, which the kernel does not report. On one machine, mapping took 21 ms and
-reading 29 ms for a file. After the same bytes had been written in smaller units, mapping took 84 ms
-and reading 38. So both are measured from time to time, and the faster one is used.
+the memory mapping. A view saves the copy, but costs page faults. Which is faster depends on the
+folio size of the file in the page cache, which the kernel does not report. On one machine, mapping
+took 21 ms and reading 29 ms for a file. After the same bytes had been written in smaller units,
+mapping took 84 ms and reading 38. Both methods are therefore measured from time to time, and the
+faster method is used.
 
-A remote file is one stream. Memory holds the blocks that the stream reads ahead, and one batch if
-it spans blocks. As an array, it is fetched in the ranges that are read
-(`kafka_index.core.fs.fetched_file`).
+The windows of a remote file come from one stream. Memory holds the blocks that the stream reads
+ahead, and one batch if the batch spans blocks. As an array, a remote file is fetched in the ranges
+that are read (`kafka_index.core.fs.fetched_file`).
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class FileArray(Protocol):
     """An open file as an array: mapped, or fetched in the ranges that are read.
 
     Every read of `array` runs in `complete` and ends with `check_faults`, because a fetched file is
-    only partly in memory, and a mapped one can be truncated by another process.
+    only partly in memory, and another process may truncate a mapped file.
     """
 
     @property
@@ -47,7 +48,7 @@ class FileArray(Protocol):
 
     @property
     def array(self) -> Bytes:
-        """The file; valid until `close`."""
+        """The bytes of the file; valid until `close`."""
 
     @property
     def size_bytes(self) -> int: ...
@@ -55,7 +56,8 @@ class FileArray(Protocol):
     def request(self, starts: Longs, ends: Longs, *, ahead: bool = False) -> None:
         """Start fetching ranges, end exclusive, unless already requested.
 
-        Ranges with `ahead` are fetched for a later read; the next read does not wait.
+        With `ahead`, the ranges are fetched for a later read, and the next read does not wait for
+        them.
         """
 
     def fetch(self, starts: Longs, ends: Longs) -> None:
@@ -72,7 +74,7 @@ class FileArray(Protocol):
         """Raise if zeros were read in place of missing bytes.
 
         `BytesMissingError` means that the bytes must be fetched, and `complete` repeats the read.
-        `InputError` means that the bytes were lost.
+        `InputError` means that bytes of a mapped file were lost.
         """
 
     def close(self) -> None: ...
@@ -82,7 +84,7 @@ def array_of(file: ByteSource) -> FileArray:
     """Return an open file as an array; closing the array closes the file."""
     if isinstance(file, MappedFile):
         file.advise_random()
-        # Many logs may be open, and the memory mapping has its own descriptor.
+        # Many logs may be open, and the memory mapping does not need this descriptor.
         file.release_descriptor()
         return file
     from kafka_index.core.fs.fetched_file import FetchedFile  # noqa: PLC0415, for remote files only
@@ -109,7 +111,7 @@ class Windows(Protocol):
 
 
 def windows_of(file: ByteSource, start_bytes: int = 0, *, headers_only: bool = False) -> Windows:
-    """Return the windows of an open file from a position on.
+    """Return the windows of an open file, which start at a position.
 
     With `headers_only`, a window of a mapped file extends to the end of the file, and few of its
     pages are read.
@@ -124,7 +126,7 @@ def windows_of(file: ByteSource, start_bytes: int = 0, *, headers_only: bool = F
 
 
 class MappedWindows:
-    """Returns the rest of a mapped file as a window."""
+    """Returns windows of a mapped file that extend to the end of the file."""
 
     def __init__(self, file: MappedFile) -> None:
         self.rest = file
@@ -157,7 +159,7 @@ class WindowWalk:
             size_bytes or self._window_bytes, self._file.size_bytes - position_bytes
         )
         if requested_bytes > len(self._buffer):
-            # The window is one large batch, for which a buffer would have no size limit.
+            # The window is one large batch: a buffer for it would have no size limit.
             return self._file.read_at(position_bytes, requested_bytes)
         now_s = time.perf_counter()
         cost = now_s - self._returned_at
@@ -221,7 +223,7 @@ class StreamWalk:
             return np.empty(0, np.uint8)
         offset = position_bytes - self._start_bytes
         if end_bytes <= self._start_bytes + len(self._blocks[0]):
-            # The rest of a block, without a copy.
+            # Return the rest of the block without a copy.
             return self._blocks[0][offset:]
         window = np.empty(end_bytes - position_bytes, np.uint8)
         filled_bytes = 0
@@ -233,7 +235,7 @@ class StreamWalk:
         return window
 
     def stream(self, position_bytes: int) -> Iterator[Bytes]:
-        """Yield the bytes from a position on, which does not precede the latest window."""
+        """Yield the bytes from a position on; the position must not precede the latest window."""
         while position_bytes < self.size_bytes:
             window = self.window(position_bytes, 1)
             yield window

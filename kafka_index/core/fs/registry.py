@@ -47,7 +47,7 @@ _owner_pid = 0
 
 
 def configure_stores(options: StorageOptions) -> None:
-    """Set the options of all stores of this process, on the driver and in Spark tasks."""
+    """Set the options of all stores of this process, which may be the driver or a Spark worker."""
     global _options  # noqa: PLW0603, because connections are shared by the whole process
     admit_received(options.inputs)
     with _lock:

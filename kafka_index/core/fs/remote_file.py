@@ -22,11 +22,11 @@ from kafka_index.core.fs.store import Bytes, FileInfo
 
 #: Maximum number of concurrent read requests of a process.
 MAX_REQUESTS = 16
-#: Acquired by each request.
+#: Each request acquires this semaphore.
 request_slots = BoundedSemaphore(MAX_REQUESTS)
 #: Bytes per request of a stream.
 BLOCK_BYTES = 8 << 20
-#: Blocks that a stream holds.
+#: Maximum number of blocks that a stream holds.
 STREAM_BLOCKS = 4
 #: Ranges separated by at most this gap share a request; measured in docs/benchmarks-dumps.md.
 MAX_GAP_BYTES = 256 << 10
@@ -37,8 +37,8 @@ ReadAt = Callable[[int, int], Bytes]
 def stream(read_at: ReadAt, start_bytes: int, end_bytes: int) -> Iterator[Bytes]:
     """Yield the bytes of a range in blocks, reading ahead.
 
-    `read_at` is called in other threads. It returns exactly the bytes between two positions, or
-    raises.
+    `read_at` is called with a position and a size, in other threads. It returns exactly as many
+    bytes, or raises.
     """
     return read_ahead(
         (partial(read_at, position, size), size)
@@ -152,7 +152,7 @@ def _request_threads() -> ThreadPoolExecutor:
 
 
 class RemoteFile(ABC):
-    """A remote file open for reading, in the version of the time of opening."""
+    """A remote file open for reading, in the version that `info` describes."""
 
     #: The kind of file in error messages.
     _NOUN: ClassVar[str]

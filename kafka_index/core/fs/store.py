@@ -1,6 +1,6 @@
 """The interfaces of stores, files and directory entries, and the options of stores.
 
-Keys are used without percent decoding, as in the stores' own tools.
+Object keys in URIs are used without percent decoding, as in the stores' own tools.
 `kafka_index.core.fs.paths.local_path` converts ``file://`` URIs to plain paths. Options are sent to
 executors and appear in event logs and errors. A secret in them is therefore always a reference
 (``@/path/to/file``) that each process resolves itself.
@@ -30,7 +30,7 @@ from kafka_index.core.fs.inputs import NOT_A_FILE
 
 Bytes = npt.NDArray[np.uint8]
 
-#: A row of a listing: path relative to the listed directory, otherwise as in `FileInfo`.
+#: A row of a listing: the path relative to the listed directory, and the fields of `FileInfo`.
 LISTING_SCHEMA = pa.schema(
     [
         ("path", pa.string()),
@@ -181,7 +181,7 @@ class Store(ABC):
     stages_locally: ClassVar[bool] = False
     #: Processes can lock files.
     has_locks: ClassVar[bool] = False
-    #: A broker can run on its directories.
+    #: A broker can run on directories in this store.
     hosts_brokers: ClassVar[bool] = False
     #: The store supports links and shared blocks (reflinks).
     has_links: ClassVar[bool] = False
@@ -191,7 +191,7 @@ class Store(ABC):
 
     @abstractmethod
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
-        """Open a file; with `info`, exactly that version, without a request."""
+        """Open a file; with `info`, in exactly this version, and without a request."""
 
     @abstractmethod
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
@@ -231,7 +231,7 @@ class Store(ABC):
             folders.update(map(os.path.dirname, paths))
             self.delete(paths)
         if self.has_rename:
-            # Directories that exist on their own, as in HDFS, not common prefixes.
+            # Delete the directories too: in HDFS they exist without files, unlike common prefixes.
             self.delete(sorted(folders, reverse=True))
 
     def delete_empty_directory(self, path: str) -> None:  # noqa: B027, stores have none
@@ -367,7 +367,7 @@ def parse_storage_options(arguments: Iterable[str]) -> StorageOptions:
         key, separator, value = argument.partition("=")
         key = key.strip() if "." in key else key.strip().lower()
         if not key or not separator:
-            # The text is not shown, because it may be a secret.
+            # The argument is not shown, because it may be a secret.
             raise ConfigError("the storage option is malformed", expected="KEY=VALUE or KEY=@FILE")
         if key in options:
             raise ConfigError(f"the storage option {key} is given twice")
@@ -462,7 +462,7 @@ _DESCRIPTORS = "/proc/self/fd"
 
 
 class _ArrowFile(io.RawIOBase):
-    """A remote file for Arrow, which closes the file."""
+    """A remote file as a Python file object for Arrow; Arrow closes the file."""
 
     def __init__(self, source: ByteSource) -> None:
         super().__init__()

@@ -9,7 +9,8 @@ the last two forms::
     backup+s3://bucket/prefix/@ID/orders-0/00000000000000000078.log
     backup:///mnt/backups/@ID/orders-0/00000000000000000078.log
 
-An ``@`` in a root counts only after its last slash, because the authority of a URI may contain one.
+The ``@`` must follow the last slash of the root, because the authority of a URI may contain another
+``@``.
 
 Kafka's LocalTieredStorage and Aiven's plugin use these keys for the objects of a segment::
 
@@ -22,8 +23,8 @@ the same names as in a data directory. The scheme contains the layout and the st
     tiered+aiven+s3://bucket/orders-ID/0/SEGMENT/00000000000000000078.index
     tiered+local:///mnt/tier/kafka-tiered-storage/orders-0-ID/SEGMENT/00000000000000000078.log
 
-``SEGMENT@BYTES`` is the start of a segment whose remaining offsets are read from another
-segment. It has no index files.
+``SEGMENT@BYTES`` is the first part of a segment, of this size. The remaining offsets are read from
+another segment, and the part has no index files.
 
 This module imports no storage library.
 """
@@ -221,7 +222,7 @@ class SegmentKey:
 
 
 def parse_key(layout: Layout, key: str) -> tuple[SegmentKey, str] | None:
-    """Split a key into the segment's key and the suffix; None for other keys."""
+    """Split an object key into the segment's key and the suffix; None for other object keys."""
     match = _SEGMENT_KEYS[layout].fullmatch(key)
     if match is None:
         return None
@@ -243,7 +244,7 @@ class SegmentPath:
     """A file of a remote segment, parsed from its path.
 
     `name` is the path or URI of the segment's objects without a suffix. If `limit_bytes` is given,
-    the log ends there.
+    the log ends at this position.
     """
 
     layout: Layout
@@ -255,7 +256,7 @@ class SegmentPath:
 def segment_path(
     layout: Layout, root: str, key: SegmentKey, suffix: str, limit_bytes: int | None = None
 ) -> str:
-    """Return the path to open a file of a segment with.
+    """Return the path under which a file of a segment can be opened.
 
     If `limit_bytes` is given, the log ends at this position.
     """
@@ -304,7 +305,7 @@ def parse_segment_path(path: str) -> SegmentPath:
 
 
 REPOSITORY_FILE: Final = "kafka-index-backup.json"
-#: Backup IDs.
+#: Regular expression for backup IDs.
 BACKUP_ID_PATTERN: Final = r"[0-9]{8}T[0-9]{6}\.[0-9]{3}Z"
 
 _BACKUP_SCHEME = "backup"
@@ -355,7 +356,7 @@ def backup_path(root: str, backup_id: str) -> str:
 
 
 def objects_root(root: str) -> str:
-    """Return the scheme and authority of the repository's store; ``/`` for a local disk."""
+    """Return the root of the store that contains the repository; ``/`` for the local disk."""
     scheme, _, authority = root.partition("://")
     _, _, inner_scheme = scheme.partition("+")
     return f"{inner_scheme}://{authority}" if inner_scheme else "/"

@@ -24,7 +24,7 @@ from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.state_files import MALFORMED, Int32, Offset, decoder_of
 
 _MAX_WIDTH = 4
-# Count, base, width, and the last size.
+# Size of the fields besides the packed sizes: count, base, width, and the last size.
 _PACKED_OVERHEAD_BYTES = 13
 
 MANIFEST_VERSION = "1"
@@ -43,9 +43,9 @@ _MAX_SHOWN_CHARACTERS = 80
 class ChunkIndex:
     """The chunks of a log, each with `chunk_size_bytes` of the log except the last chunk.
 
-    `starts`, of shape (n + 1,), has the start of each chunk in the object and the end of the last
-    chunk. Raises `ValueError` if the number of chunks contradicts the sizes, or the object would
-    exceed 2^31 - 1 bytes.
+    `starts`, of shape (n + 1,), contains the position of each chunk in the ``.log`` object, and the
+    end of the last chunk. Raises `ValueError` if the number of chunks contradicts the sizes, or a
+    chunk is empty.
     """
 
     original_size_bytes: int
@@ -65,7 +65,7 @@ class ChunkIndex:
     def fixed(
         cls, original_size: int, chunk_size: int, stored_size: int, last_stored_size: int
     ) -> Self:
-        """Return the index for stored chunks of one size, except the last one."""
+        """Return the index of chunks that are stored with one size, except the last chunk."""
         sizes = np.full(_chunk_count(original_size, chunk_size), stored_size, np.int64)
         sizes[-1:] = last_stored_size
         return cls._from_sizes(original_size, chunk_size, sizes)
@@ -170,9 +170,9 @@ class SegmentManifest:
 
     IDs are formatted as in Kafka; the end offset is inclusive. The maximum timestamp includes
     control batches, and the event timestamp is the start of the upload. Leader epochs ascend.
-    `indexes` has index positions by suffix, in the order of the object; segments without aborted
-    transactions have no transaction index. If `is_compressed`, each chunk is a zstd frame.
-    `encryption` is None if chunks and indexes are not encrypted.
+    `indexes` maps suffixes to index positions, in the order of the ``.indexes`` object. A segment
+    without aborted transactions has no transaction index. If `is_compressed`, each chunk is a zstd
+    frame. `encryption` is None if chunks and indexes are not encrypted.
     """
 
     path: str
@@ -283,13 +283,13 @@ class _Manifest(Struct, rename="camel"):
 
 
 def parse_manifest(data: bytes, path: str) -> SegmentManifest:
-    """Parse a manifest, the complete object at a path.
+    """Parse a manifest; `data` is the complete object at `path`.
 
     Raises `CorruptObjectError` if the manifest is not JSON or a field is missing or invalid, and
     `InputError` if the version is not supported.
     """
     try:
-        # Members of unknown versions are not decoded.
+        # Decode the version first: the other fields of an unknown version are not decoded.
         document = data.decode()
         version = decoder_of(_VersionField).decode(document).version
         if version != MANIFEST_VERSION:
@@ -340,13 +340,13 @@ def _build_manifest(fields: _Manifest, path: str) -> SegmentManifest:
 
 
 def _describe_value(data: bytes, error: Exception) -> str | None:
-    """Return the value that an error refers to, if the error has its JSON path."""
+    """Return the JSON value that an error refers to; None if the error has no JSON path."""
     value = None
     with suppress(*MALFORMED, AttributeError):
         value = json.decode(data)
         for name in re.findall(r"\.(\w+)", str(error).rpartition(" - at ")[2]):
             value = value.get(name)
-    # Objects are not shown, because they may contain a data key.
+    # JSON objects are not shown, because they may contain a data key.
     return (
         None
         if value is None or isinstance(value, dict | list)

@@ -1,8 +1,8 @@
-"""Remote segments as files: the log and indexes of each, under the paths of `core.fs.uris`.
+"""Remote segments as files: logs and indexes, under the paths that `core.fs.uris` defines.
 
-Encrypted segments have a data key, which is encrypted by RSA-OAEP with SHA3-512, and chunks and
-indexes that are encrypted by AES-256-GCM. Each process reads the key files that it needs. Options,
-reports and messages never contain key material.
+The chunks and indexes of an encrypted segment are encrypted by AES-256-GCM with a data key. The
+manifest contains the data key, encrypted by RSA-OAEP with SHA3-512. Each process reads the key
+files that it needs. Options, reports and messages never contain key material.
 """
 
 from __future__ import annotations
@@ -358,7 +358,7 @@ MANIFEST_SUFFIX = ".rsm-manifest"
 INDEXES_SUFFIX = ".indexes"
 
 _MAX_MANIFESTS = 1024
-# The indexes of a segment are read in succession.
+# Maximum number of segments with cached indexes: a segment's indexes are read in succession.
 _MAX_INDEXES = 16
 _CHUNKS_BYTES = 64 << 20
 
@@ -390,7 +390,7 @@ class TieredStore(ReadOnlyStore):
     def open(self, path: str, info: FileInfo | None = None) -> ByteSource:
         """Open a log.
 
-        Raises `CorruptObjectError` if the objects of the log contradict each other or the listing.
+        Raises `CorruptObjectError` if the ``.log`` object contradicts the manifest or `info`.
         """
         file = parse_segment_path(path)
         if file.file_suffix != LOG_SUFFIX:
@@ -415,7 +415,7 @@ class TieredStore(ReadOnlyStore):
         return log
 
     def read(self, path: str, max_bytes: int | None = None) -> bytes:
-        """Return an index, or its first bytes.
+        """Return the bytes of an index or log, at most the first `max_bytes`.
 
         Raises `FileNotFoundError` if the segment has no such index, and `CorruptObjectError` if its
         objects contradict each other.
@@ -443,7 +443,7 @@ class TieredStore(ReadOnlyStore):
         self._refuse_listing(path)
 
     def manifest(self, name: str) -> SegmentManifest:
-        """Return the manifest of a segment, by the path of its objects without suffix."""
+        """Return the manifest of a segment; `name` is the path of its objects without a suffix."""
         return self._read_segment(name)[0]
 
     def _load_segment(self, name: str) -> tuple[SegmentManifest, Decryption | None]:
@@ -482,7 +482,7 @@ class TieredStore(ReadOnlyStore):
             ) from error
 
     def _load_indexes(self, path: str) -> bytes:
-        """Return all indexes of a segment: one request for all costs as much as for one index."""
+        """Return all indexes of a segment: the request costs as much as that for one index."""
         try:
             return self._objects.read(path)
         except FileNotFoundError:
