@@ -9,7 +9,8 @@ import unicodedata
 INT32_MAX = 2**31 - 1
 INT64_MIN, INT64_MAX = -(2**63), 2**63 - 1
 
-# At most 19 significant digits, as in int64; Python rejects numbers of several thousand digits.
+# Matches at most 19 significant digits, as in int64: Python's int() rejects numbers of several
+# thousand digits.
 _INTEGER = re.compile(r"([+-]?)0*([0-9]{1,19})")
 
 

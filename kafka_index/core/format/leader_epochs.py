@@ -158,7 +158,7 @@ class LeaderEpochCache:
         return self.assign(epoch, base_offset)
 
     def truncate_from_start(self, offset: int) -> bool:
-        """Remove the epochs before an offset; the epoch of the offset then starts there.
+        """Remove the epochs before an offset; the epoch of the offset then starts at the offset.
 
         Returns
         -------

@@ -180,7 +180,7 @@ attributes #0 = {{ nounwind "min-legal-vector-width"="512" "prefer-vector-width"
 
 
 def _power(exponent: int) -> int:
-    """Return x**exponent modulo P with reversed bits, as a multiplier for reversed data."""
+    """Return x**exponent modulo `POLYNOMIAL` with reversed bits, to multiply reversed data."""
     value = 1
     for digit in f"{exponent:b}":
         # Squaring a polynomial over GF(2) inserts zeros between its bits, like reading the bits in
@@ -192,7 +192,7 @@ def _power(exponent: int) -> int:
 
 
 def _reduced(value: int) -> int:
-    """Return a polynomial modulo P."""
+    """Return a polynomial modulo the CRC-32C polynomial."""
     while value >> 32:
         value ^= (POLYNOMIAL | 1 << 32) << (value.bit_length() - 33)
     return value

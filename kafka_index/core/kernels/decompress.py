@@ -146,7 +146,7 @@ CONTEXTS = 3
 
 
 def new_contexts(owner: object) -> NDArray[np.int64]:
-    """Return the libraries' contexts for one thread, freed with `owner`; 0 for none."""
+    """Create the library contexts of one thread, freed with `owner`; 0 if a library is missing."""
     contexts = np.zeros(CONTEXTS, np.int64)
     contexts[CONTEXT_LZ4] = _lz4 is not None
     if _zstd is not None:

@@ -71,7 +71,7 @@ def find_records(  # noqa: PLR0912, PLR0915, C901, because it is one loop, and h
     state: NDArray[np.int64],
     found: NDArray[np.int64],
 ) -> int:
-    """Find the first record at or after each target offset or timestamp, from a batch on.
+    """Find the first record at or after each target, starting the search at a given batch.
 
     `log`: memory address of the log. `log_size`: its size. `by_timestamp`: whether targets are
     timestamps rather than offsets. `starting_offset`: records below it never match. `targets`

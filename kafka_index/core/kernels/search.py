@@ -228,7 +228,7 @@ def count_entries(address: np.uint64, entries: int, entry_bytes: int) -> int:
     """
     while entries > 0:
         at = address + np.uint64((entries - 1) * entry_bytes)
-        # Entries have 8 or 12 bytes.
+        # These two reads cover an entry of 8 or 12 bytes.
         if read_int64(at) != 0 or read_int32(at + np.uint64(entry_bytes - _INT32_BYTES)) != 0:
             break
         entries -= 1

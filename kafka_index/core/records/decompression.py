@@ -77,7 +77,7 @@ _GZIP_MAGIC = b"\x1f\x8b\x08"
 _GZIP_FIXED_BYTES = 10
 _GZIP_HEADER_CRC, _GZIP_EXTRA, _GZIP_NAME, _GZIP_COMMENT = 2, 4, 8, 16
 _GZIP_TRAILER_BYTES = 8
-#: Fewer bytes after a trailer are ignored, since no gzip stream is that short.
+#: This many bytes or fewer after a gzip trailer are ignored, since no gzip stream is that short.
 _GZIP_SMALLEST_BYTES = 18
 _GZIP_INPUT_BYTES = 8 * 1024
 _ZERO = re.compile(rb"\0")

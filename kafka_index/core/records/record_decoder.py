@@ -321,7 +321,7 @@ class DecodeMemory:
             self._expected = (size_bytes // _MIN_RECORD_BYTES, size_bytes, size_bytes)
 
     def expect(self, rows: int, memory: ChunkMemory, *, is_full: bool) -> None:
-        """Expect next chunks of the same size, or of twice the size if the last chunk was full."""
+        """Expect the next chunk to have the last chunk's size, or twice its size if it was full."""
         more = 2 if is_full else 1
         key_bytes, value_bytes = memory.used_bytes(rows)
         self._expected = (more * rows, more * key_bytes, more * value_bytes)
