@@ -398,7 +398,7 @@ def _skip_failed(
 
 @dataclass(slots=True)
 class LogFacts:
-    """Facts about the batches of a log: offsets, largest producer ID and last leader epoch.
+    """Facts about the batches of a log: offsets, largest producer ID and leader epoch.
 
     `stop` is the first batch that is out of order or has an unknown magic.
     """

@@ -10,8 +10,8 @@ If the object does not change for `_ABANDONED_SECONDS`, the other run was killed
 replaces the object. The object is replaced immediately if the process that put it has ended: this
 is known only for the same machine, boot and PID namespace. If several runs replace the object
 concurrently, one run succeeds: a conditional put replaces only the version that the run has polled.
-If a run is suspended for longer than `_ABANDONED_SECONDS` and then continues, no run detects that
-two runs write. But two runs over the same input write the same bytes.
+If a run is suspended for longer than `_ABANDONED_SECONDS`, another run may replace its lock object.
+The suspended run then continues with a warning: two runs over the same input write the same bytes.
 """
 
 from __future__ import annotations

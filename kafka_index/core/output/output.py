@@ -198,7 +198,7 @@ class Output:
         extra_directories: Iterable[str] = (),
         staging: str | None = None,
     ) -> Self:
-        """Return a data directory as output, locked like a broker locks it.
+        """Return a data directory as output, with the lock that a broker uses.
 
         The output is a local directory, whose links are resolved. `extra_directories` are further
         data directories to lock. `staging` is a staging directory that another process got from

@@ -37,7 +37,7 @@ class PageSink(_Sink, Protocol):
         """Mark the run as ended by an error or a signal."""
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Add the input segments."""
+        """Add the input segments that the page shows."""
 
     def finish(self, conclusion: Conclusion) -> None:
         """Set the conclusion of the run."""
@@ -155,7 +155,7 @@ class ReportFile:
         self._write_guarded(lambda: self._sink.write_table(rows))
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Add the input segments that a page draws; they are read when the page is written."""
+        """Add the input segments that a page shows; `segments` is read when the page is written."""
         if self._page is not None:
             self._page.add_segments(segments)
 
@@ -189,7 +189,7 @@ class ReportFile:
             os.unlink(self._file.path)
 
     def _write_guarded(self, write: Callable[[], None]) -> None:
-        """Write unless an earlier write failed; the end of the context raises the failure."""
+        """Call `write` unless an earlier write failed, which the end of the context raises."""
         if self._failure is not None and write != self._sink.close:
             return
         try:

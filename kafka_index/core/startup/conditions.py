@@ -1,4 +1,4 @@
-"""The conditions of a startup: broker settings, cluster metadata, and losses known in advance."""
+"""The conditions of a startup: broker settings, cluster metadata, and known lost offsets."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def read_known_losses(path: str) -> KnownLosses:
             path=path,
             expected="a file name that ends in .parquet, .json, .csv or .arrow",
         )
-    # Slow to import, because it imports pandas.
+    # Imported late: the import is slow, because it imports pandas.
     import pyarrow.dataset as pads  # noqa: PLC0415
 
     try:

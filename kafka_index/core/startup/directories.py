@@ -76,7 +76,7 @@ from kafka_index.core.startup.prediction import (
 )
 from kafka_index.core.startup.startup_files import parse_log_directory
 
-# In the order in which a broker reads them; it fails on the first invalid checkpoint.
+# Checkpoints in the order in which a broker reads the files. It fails on the first invalid file.
 _CHECKPOINTS_IN_READ_ORDER = (
     RECOVERY_POINT_CHECKPOINT,
     LOG_START_CHECKPOINT,
@@ -628,7 +628,7 @@ class OpenTransactions:
         return checked, unchecked_count
 
     def _unended_reason(self, prediction: PartitionPrediction, producer_id: int) -> str | None:
-        """Return why no coordinator ends a transaction: empty if one does, None if unknown."""
+        """Return why no coordinator ends a transaction; empty if any does, None if unknown."""
         partition = prediction.topic, prediction.partition
         transaction = self._transactions.get(int(producer_id))
         if transaction is None:

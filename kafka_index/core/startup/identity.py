@@ -1,7 +1,7 @@
 """The identity of a broker, from its settings and its directories.
 
-Source: Kafka's ``MetaPropertiesEnsemble`` and ``KafkaRaftServer.initializeLogDirs``, in their
-order.
+Source: Kafka's ``MetaPropertiesEnsemble`` and ``KafkaRaftServer.initializeLogDirs``, with the
+checks in the same order.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def started_directories(
 def missing_directories_reason(
     data_directories: Sequence[str], properties: Mapping[str, str] | None
 ) -> str | None:
-    """Return why the input may be incomplete, None if it has all directories of the settings."""
+    """Return why the input may be incomplete, None if it has all configured directories."""
     configured = configured_directories(properties)
     if len(data_directories) >= len(configured):
         return None
@@ -214,7 +214,7 @@ def _has_separate_metadata_directory(properties: Mapping[str, str] | None) -> bo
 
 
 def _has_logs(directory: str) -> bool:
-    """Return whether a directory has partitions other than a metadata log, which may be a copy."""
+    """Return whether a directory has partitions, apart from a metadata log (possibly a copy)."""
     names = (entry.name for entry in scan_directory(directory) if entry.is_directory())
     return any(name != METADATA_LOG and parse_log_directory(name) for name in names)
 

@@ -386,7 +386,8 @@ def _list_snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, En
 def _snapshot_error(path: str, snapshot: SegmentFile) -> str | None:
     """Return why a node exits because of its newest snapshot.
 
-    An incomplete end is silently ignored. Without a feature level, the state is not published.
+    A node ignores a torn end of the snapshot, unless no complete batch before the end sets the
+    metadata version.
     """
     source = LogFileSource.of_segment(snapshot, verify_crc=True)
     batch_count = 0

@@ -255,7 +255,7 @@ def is_rejected_name(name: str) -> bool:
 
 
 def parse_file_offset(name: str) -> int | None:
-    """Return the offset at the start of a file name, None if Java cannot parse one."""
+    """Return the offset at the start of a file name, None if Java cannot parse an offset."""
     return parse_java_integer(name.partition(".")[0], INT64_MAX)
 
 
