@@ -1,4 +1,4 @@
-"""Look up offsets and times in tables of queries, or in a single query on the command line."""
+"""Look up offsets or times: the queries of a table, or a single query on the command line."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def lookup_offsets(
         The output folder of an earlier build; by default index files are next to the logs. Missing
         indexes are built in memory.
     resolve : Resolve or str
-        Level of the answers: ``index`` entry, ``batch`` or ``record``.
+        What to find for each query: an ``index`` entry, a ``batch`` or a ``record``.
     upper_bound : UpperBound or str
-        Upper bound of offsets: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+        The upper bound of found offsets: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
     config : path, mapping or LogConfig, optional
-        Kafka settings, for missing indexes.
+        Kafka settings with which missing indexes are built.
     max_decompressed_bytes : int, optional
         Memory limit for decompressed records, in bytes; by default the limit of the settings.
     follow_links : bool
@@ -53,16 +53,16 @@ def lookup_offsets(
     Returns
     -------
     LookupResult
-        The columns of the queries, followed by the answer columns; a row for each query, in order.
-        The error of a query or a log is the status of its row.
+        A row for each query, in order: the columns of the query, followed by the answer columns. If
+        a query is malformed or a log is unreadable, the status of the row reports it.
 
     Raises
     ------
     ConfigError
         An argument is wrong.
     InputError
-        Nothing is found; or columns are missing, have the wrong type, or the name of an answer
-        column.
+        The inputs contain no logs, or the columns of the queries are invalid: a column is missing,
+        has the wrong type, or has the name of an answer column.
 
     Examples
     --------
@@ -96,8 +96,9 @@ def lookup_timestamps(
         As for `lookup_offsets`.
     queries : table
         As for `lookup_offsets`, with a column timestamp: an integer (milliseconds since 1970; -1,
-        -2 and -3 mean the end, the start, and the largest timestamp), a timestamp, a date, or text
-        (ISO 8601, ``now``, ``today``, ``yesterday`` or ``-90m``). Times without a zone are UTC.
+        -2 and -3 mean the log end, the log start, and the largest timestamp), a timestamp, a date,
+        or text (ISO 8601, ``now``, ``today``, ``yesterday`` or ``-90m``). Times without a zone are
+        UTC.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Looks up tables of queries in memory, or in files: each split becomes a part of the output."""
+"""Look up tables of queries in memory or files; each split of files becomes one output part."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ from kafka_index.core.query.lookups import (
     plain_array,
 )
 
-# With these outcomes, a run over the same inputs would have the same outcome.
+# If a run has one of these outcomes, a repeated run over the same inputs has the same outcome.
 _FINAL = (RunOutcome.DONE, RunOutcome.DAMAGE)
 
 
@@ -95,7 +95,7 @@ def look_up(
 ) -> LookupResult:
     """Look up a table of queries.
 
-    `build_missing` builds missing indexes once for all tasks that do not share memory. Raises
+    If tasks do not share memory, `build_missing` builds missing indexes once for all tasks. Raises
     `KafkaIndexError` if the run cannot start or continue.
     """
     with reading_inputs(follow_links=request.follow_links) as unread:
@@ -154,9 +154,9 @@ def _to_table(rows: object, columns: pa.Schema) -> pa.Table:
 
 
 def _parse_times(table: pa.Table, by: By) -> pa.Table:
-    """Convert a column of absolute or relative times as text to milliseconds.
+    """Convert a column of strings with absolute or relative times to milliseconds.
 
-    Raises `InputError` for the first text that is not a time.
+    Raises `InputError` for the first string that is not a time.
     """
     if by is not By.TIMESTAMP or table.schema.names.count(by.column) != 1:
         return table
@@ -187,7 +187,7 @@ def _parse_times(table: pa.Table, by: By) -> pa.Table:
 
 
 class _FileLookup:
-    """Looks up queries of files, and writes the answers to files."""
+    """Looks up queries in files, and writes the answers to files."""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ class _FileLookup:
         self._totals = LookupTotals()
 
     def run(self) -> LookupResult:
-        """Look up the queries, unless an earlier run has done so."""
+        """Look up the queries, unless the answers of an earlier run are up to date."""
         request, output = self._request, self._output
         digest = inputs_digest(
             self._queries,
@@ -224,15 +224,16 @@ class _FileLookup:
         side_files = [absolute_path(path) for path, _ in request.offsets_files]
         previous = None if request.overwrite else manifest_file(output).read()
         is_repeat = previous is not None and previous.matches(digest, output, side_files)
-        # The rows of a report are not in the manifest.
+        # If a report is requested, run again, because the manifest does not contain the report
+        # rows.
         if previous is not None and is_repeat and previous.is_finished and self._report is None:
             return self._result(dict(previous.queries), repeated=previous.outcome)
-        # If a file cannot be written, the run ends before the lookups.
+        # Check the output before the lookups, so that a run with an invalid output ends early.
         target = AnswerTarget(
             str(request.output),
             self._queries,
             inputs=[*request.folders, request.queries],
-            # A retry replaces the answers of a run that could not read everything.
+            # A repeated run replaces the answers of an earlier run that could not read all logs.
             overwrite=request.overwrite or is_repeat,
         )
         with offsets_files(request, target.path) as files, target:
@@ -326,7 +327,7 @@ class _FileLookup:
             )
 
     def _make_prepare(self, workers: Workers, unindexed: pa.Table) -> Prepare | None:
-        """Return the function that builds missing indexes; None if all tasks run on threads."""
+        """Return the function that builds missing indexes, None if it is not needed."""
         if self._build_missing is None or workers.in_process or not unindexed.num_rows:
             return None
         return partial(self._build_missing, workers, unindexed)
@@ -349,18 +350,20 @@ def answer_split(
 ) -> SplitReport:
     """Look up the queries of a split, and write the answers to one file, atomically and durably.
 
-    `lookups` belong to this thread or worker; the report includes their earlier findings. The
-    ending of the path (`AnswerTarget.part_path`) determines the format of the answers. With an
-    unknown ending, they have the format of the queries. Concurrent attempts at a split have
-    different attempt IDs of letters, digits and underscores. Raises `InputError` if the queries
-    cannot be read or converted to the format, and `PublishError` if the part cannot be written.
+    `lookups` belongs to this thread or worker. The report includes its findings since the last
+    report. The file name extension of `part_path` (`AnswerTarget.part_path`) determines the format
+    of the answers. With an unknown extension, answers have the format of the queries. Concurrent
+    attempts at a split have different attempt IDs, which consist of letters, digits and
+    underscores. Raises `InputError` if the queries cannot be read or converted to the format, and
+    `PublishError` if the part cannot be written.
     """
     to_join = part_path.endswith(ARROW_ENDING)
     form = QueryFormat.PARQUET if to_join else QueryFormat.from_path(part_path) or split.format
     stats = SplitStats(split, lookups, starting_offsets=starting_offsets)
     folder, name = os.path.split(part_path)
     scratch = os.path.join(folder, f".{name}.{attempt_id}.tmp")
-    # Each batch opens all segments again. If not all can stay open, use few and large batches.
+    # If not all segments can stay open, every batch of queries opens them again. In this case, use
+    # a few large batches.
     needs_large_batches = lookups.inventory.segment_count > lookups.settings.max_open_segments
     batches = read_split(
         split,
@@ -388,7 +391,7 @@ def answer_split(
 
 @dataclass(frozen=True, slots=True)
 class SplitTask:
-    """A split of the queries, and the path of its part of the answers."""
+    """A split of the queries, and the path of the part with its answers."""
 
     split: QuerySplit
     part_path: str
@@ -411,12 +414,12 @@ def answer_queries(
     starting_offsets: bool = False,
     prepare: Prepare | None = None,
 ) -> Generator[SplitReport, None, None]:
-    """Answer all queries into the target, without publishing it.
+    """Answer all queries, and write the answers as parts of the target, without publishing it.
 
-    The target has been entered. Each thread has its own `Lookups`, and one batch of one split in
-    memory. For remote logs, threads without a split answer queries of another thread's split.
-    `prepare` is called before the first lookup. Raises `InputError` if queries cannot be read, and
-    `PublishError` if answers cannot be written.
+    The caller has entered the context of the target. Each thread has its own `Lookups`, and one
+    batch of a split in memory. For remote logs, if there are more threads than splits, several
+    threads answer the queries of a split. `prepare` is called before the first lookup. Raises
+    `InputError` if queries cannot be read, and `PublishError` if answers cannot be written.
     """
     tasks = [SplitTask(split, target.part_path(split)) for split in queries.splits]
     helpers = workers.count // max(len(tasks), 1) if inventory.needs_requests else 1
@@ -439,7 +442,7 @@ def answer_queries(
 def _run_task(
     task: SplitTask, attempt_id: str, *, lookups: SharedLookups, starting_offsets: bool
 ) -> SplitReport | InputError:
-    """Answer a split, or return the error if its queries cannot be read, which is not retriable."""
+    """Answer a split; return an `InputError` instead of raising it, so that it is not retried."""
     try:
         return answer_split(
             task.split,
@@ -467,8 +470,8 @@ _KEY_PROBLEMS = {
 class SplitStats:
     """Collects the report of a split, batch by batch.
 
-    Until `report`, the lookups are used only for this split. Raises `InputError` if starting
-    offsets are requested at the index level, which does not determine log ends.
+    Until `report` is called, `lookups` is used only for this split. Raises `InputError` if starting
+    offsets are requested at the index level, because this level does not determine log ends.
     """
 
     def __init__(
@@ -484,11 +487,12 @@ class SplitStats:
         self._counts = StatusCounts(lookups.inventory)
         self._starts: list[StartingOffset] = []
         self._invalid: list[InvalidQuery] = []
-        # With more queries than partitions, two queries have the same partition: an error.
+        # If there are more queries than partitions, two queries have the same partition, which is
+        # an error. One more query than partitions is enough to detect this.
         self._max_starts = lookups.inventory.partition_count + 1 if starting_offsets else 0
 
     def add(self, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers) -> None:
-        """Count queries by the status of their answers; `rows` are the unconverted queries."""
+        """Count queries by the status of their answers; `rows` are the original queries."""
         if len(self._invalid) < MAX_INVALID:
             invalid_rows = np.flatnonzero(answers.status == Status.INVALID_QUERY)
             for row in invalid_rows[: MAX_INVALID - len(self._invalid)].tolist():
@@ -562,7 +566,8 @@ class StatusCounts:
         codes = self._inventory.codes(topics, numbers)
         if is_present is not None:
             codes = np.where(is_present, codes, np.int32(NO_PARTITION))
-        # The counts of a partition are adjacent; counts of queries without a partition come first.
+        # The counters of a partition are adjacent. The counters of queries without a partition come
+        # first.
         cells = (codes - NO_PARTITION) * np.int64(len(Status)) + statuses
         size = (self._inventory.partitions.num_rows + 1) * len(Status)
         counts = np.bincount(cells, minlength=size)
@@ -590,11 +595,11 @@ class StatusCounts:
         self, topics: pa.Array, partitions: pa.Array, statuses: NDArray[np.int8]
     ) -> None:
         names = ["topic", "partition", "status"]
-        # Not as strings, because strings in Parquet files may not be UTF-8.
+        # Use binary instead of string, because strings in Parquet files may not be UTF-8.
         topic_bytes = plain_array(topics).cast(pa.large_binary())
         table = pa.table([topic_bytes, partitions, pa.array(statuses)], names=names)
         grouped = table.group_by(names).aggregate([([], "count_all")])
-        # Only the most frequent groups are counted separately; each query may have its own group.
+        # Count only the most frequent groups separately, because each query may have its own group.
         grouped = grouped.sort_by([("count_all", "descending")])
         for row in grouped.slice(0, _MAX_UNKNOWN).to_pylist():
             name = None if row["topic"] is None else row["topic"].decode(errors="replace")

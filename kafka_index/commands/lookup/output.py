@@ -1,7 +1,7 @@
-"""The output of a run, a file or a folder of parts, published atomically, and its manifest.
+"""The output of a run, which is published atomically: a file or a folder of parts; its manifest.
 
-The manifest is ``.NAME.kafka-index-lookup`` next to the output. If inputs and output are unchanged
-since an earlier run, a run does nothing, so that a pipeline can repeat a step.
+The manifest is ``.NAME.kafka-index-lookup`` next to the output. If the inputs and the output are
+unchanged since an earlier run, a run does nothing. A pipeline can therefore repeat a run.
 """
 
 from __future__ import annotations
@@ -57,32 +57,33 @@ from kafka_index.core.query.lookups import PARTITION, LookupSettings, QueryBatch
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Names of parts, including the parts that Spark writes. A folder with other files is never
-#: replaced.
+#: Names of files in an output folder, including files that Spark writes. A folder that contains
+#: other files is never replaced.
 REPLACEABLE = re.compile(r"_SUCCESS|part-[^/]*|\..*\.crc")
 _PART = "part-{number:0{digits}}-{stem}{ending}"
 _MIN_DIGITS = 5
 _MAX_STEM_BYTES = 100
-# Characters to which the first bytes of a truncated character decode.
+# If a name is truncated within a UTF-8 character, its first bytes decode to these characters.
 _TRUNCATED_CHARACTER = "".join(map(chr, range(0xDC80, 0xDD00)))
 _JOINED_NAME = "joined"
-#: The ending of a part that will be joined with others into one Parquet file.
+#: The file name extension of a part that will be joined with other parts into one Parquet file.
 ARROW_ENDING = ".arrow"
 _MANIFEST_VERSION = 3
 _INDEX_SUFFIXES = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)
-# Files that determine the last stable offset.
+# Suffixes of the files that determine the last stable offset.
 _TRANSACTION_SUFFIXES = (TXN_INDEX_SUFFIX, SNAPSHOT_SUFFIX)
 
 
 class AnswerTarget:
     """The output of a run.
 
-    The path is one file if it ends in ``.parquet`` or like the format of the queries (``.csv``;
-    ``.json``, ``.jsonl``, ``.ndjson``), otherwise a folder with a part for each split. Raises
-    `InputError` if the path has the ending of another format, overlaps an input, or exists without
-    `overwrite`, or if columns of answers in Parquet have the same name.
+    The output is a single file if the path has the extension ``.parquet``, or an extension for the
+    format of the queries (``.csv``; ``.json``, ``.jsonl``, ``.ndjson``). Otherwise, it is a folder
+    with a part for each split. Raises `InputError` if the path has the extension of another format,
+    overlaps with an input, or exists without `overwrite`. Also raises `InputError` if two columns
+    of Parquet answers have the same name.
 
-    A context manager for the driver. Entering raises `PublishError` if the output cannot be
+    This is a context manager for the driver. Entering raises `PublishError` if the output cannot be
     written, or another run is writing it. Leaving without `publish` removes the written files.
     """
 
@@ -105,17 +106,18 @@ class AnswerTarget:
         self._refuse_existing()
 
     def __enter__(self) -> Self:
-        """Lock the output, remove files of killed runs, and create the folder of the parts."""
+        """Lock the output, remove files of killed runs, and create the staging folder for parts."""
         with ExitStack() as stack:
             stack.enter_context(self._output)
-            # Recovery of a killed run may have restored an earlier output.
+            # Check again, because cleaning up after a killed run may have restored an earlier
+            # output.
             self._refuse_existing()
             self._output.make_staging()
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Remove files that were not published, and release the lock."""
+        """Remove files that were not published, and unlock the output."""
         self._stack.close()
 
     def part_path(self, split: QuerySplit) -> str:
@@ -133,7 +135,7 @@ class AnswerTarget:
 
     @property
     def index_folder(self) -> IndexFolder:
-        """The folder in which the workers of the run share built indexes; removed at its end."""
+        """The folder in which workers share built indexes; it is removed after the run."""
         return IndexFolder(self._output.staging)
 
     @property
@@ -147,8 +149,9 @@ class AnswerTarget:
         """Check that every query has an answer, and put the output in place.
 
         `rows_of_split` counts the answers written for each split, keyed by split number. For
-        `announce`, see `Output.publish_file`. Raises `PublishError` if a part is missing or has
-        another number of answers, or the output cannot be put in place; an old output is unchanged.
+        `announce`, see `Output.publish_file`. Raises `PublishError` if a part is missing or has a
+        different number of answers, or the output cannot be put in place. In this case, an existing
+        output stays unchanged.
         """
         self._check_counts(rows_of_split)
         parts = self._check_parts()
@@ -213,7 +216,8 @@ class AnswerTarget:
                 found=foreign_names[0] if foreign_names else None,
                 hint="choose another path",
             )
-        # A rename publishes a local folder. In a store, a killed run may have left the folder.
+        # A local folder is always complete, because a rename publishes it. In an object store, a
+        # killed run may have left an incomplete folder.
         is_finished = bool(names) and (SUCCESS in names or store_of(self.path).stages_locally)
         is_taken = folder_names is not None and (self.is_file or bool(foreign_names) or is_finished)
         if not self._overwrite and (has_file or is_taken):
@@ -225,7 +229,7 @@ class AnswerTarget:
 
 
 def _inspect_path(path: str, requested_path: str) -> tuple[bool, set[str] | None]:
-    """Return whether the path is a file, and the names in a folder, None if it is not a folder."""
+    """Return whether a path is a file, and the names in it, None if it is no folder."""
     if store_of(path).stages_locally:
         if os.path.isdir(path) and not os.path.islink(path):
             return False, _list_names(path)
@@ -246,10 +250,10 @@ def _list_names(folder: str) -> set[str]:
 
 
 def resolve_answer_format(path: str, queries: Queries) -> QueryFormat:
-    """Return the format of an output by its ending: Parquet, or the format of the queries.
+    """Return the format of an output by its file name extension: Parquet, or as the queries.
 
-    Raises `InputError` if the path has the ending of another format, or columns of answers in
-    Parquet have the same name.
+    Raises `InputError` if the path has the extension of another format, or two columns of Parquet
+    answers have the same name.
     """
     ending = os.path.splitext(path)[1].lower()
     path_format, query_format = QueryFormat.from_path(path), queries.format
@@ -275,19 +279,19 @@ def resolve_answer_format(path: str, queries: Queries) -> QueryFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupManifest(RunState):
-    """The manifest of a run.
+    """The manifest of a lookup run.
 
-    An unfinished manifest is written before the output is published. A repeated run can therefore
-    replace the output of a killed run.
+    Before the output is published, a manifest with `is_finished` False is written. If the run is
+    then killed, a repeated run can replace its output.
 
     Attributes
     ----------
     files : tuple of (str, int, str)
-        Path, size, and modification time or ETag of each file.
+        Path, size, and modification time or ETag of each written file.
     queries : tuple of (str, int)
         Numbers of queries by status.
     outcome : RunOutcome
-        The outcome of a repeated run.
+        The outcome of the run, which is also the outcome of a repeated run.
     """
 
     files: tuple[tuple[str, Size, str], ...]
@@ -295,9 +299,10 @@ class LookupManifest(RunState):
     outcome: RunOutcome = RunOutcome.ENVIRONMENT
 
     def matches(self, inputs: str, output: str, side_files: Sequence[str]) -> bool:
-        """Return whether a run with this digest of inputs wrote the existing files.
+        """Return whether the existing files were written by a run with the same inputs.
 
-        `side_files` are written in addition to the output.
+        `inputs` is the digest of the inputs. `side_files` are files that a run writes in addition
+        to the output.
         """
         try:
             files = list_output_files(output, side_files)
@@ -319,7 +324,7 @@ def manifest_file(output: str) -> StateFile[LookupManifest]:
 
 
 def list_output_files(output: str, side_files: Iterable[str]) -> tuple[tuple[str, int, str], ...]:
-    """Return path, size and version of the files of an output, and of the side files of the run.
+    """Return path, size and version of each file of an output, and of each side file.
 
     Raises `OSError` or `KafkaIndexError` if a file is missing.
     """
@@ -355,7 +360,7 @@ def inputs_digest(
     for row in inventory.partitions.select(["directory", "index_directory"]).to_pylist():
         directories[row["index_directory"] or row["directory"]] = None
         if is_stable:
-            # Snapshots are always next to the logs.
+            # Producer snapshots are always next to the logs.
             directories[row["directory"]] = None
     states = {
         directory: sorted(_entry_state(entry) for entry in entries if entry.name.endswith(suffixes))
@@ -380,18 +385,19 @@ def _file_state(path: str) -> tuple[str, int, str]:
 # --------------------------------------------------------------------- the content of answer files
 
 _COMPRESSION = "snappy"
-# Columns with few distinct values. The values of the other columns are nearly unique, and change
-# little from row to row.
+# Answer columns with few distinct values, which are dictionary-encoded. The values of other answer
+# columns are nearly unique, and change little from row to row.
 _DICTIONARY_COLUMNS = ("status", "segment_base_offset", "found_leader_epoch")
 _DELTA_COLUMNS = tuple(name for name in ANSWER_SCHEMA.names if name not in _DICTIONARY_COLUMNS)
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
-# Metadata that takes precedence over the columns in Spark.
+# Key of file metadata that Spark uses as schema instead of the Parquet columns.
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
 _SPARK_TYPES = {pa.string(): "string", pa.int64(): "long", pa.int32(): "integer"}
 _COPY_BYTES = 1 << 20
 
 
-#: Writes unconverted queries, and their answers.
+#: Writes queries and their answers. The arguments are the queries before and after conversion, and
+#: the answers.
 Write = Callable[[pa.RecordBatch, QueryBatch, Answers], None]
 
 
@@ -399,11 +405,11 @@ Write = Callable[[pa.RecordBatch, QueryBatch, Answers], None]
 def open_answers(
     path: str, form: QueryFormat, split: QuerySplit, *, to_join: bool = False
 ) -> Iterator[Write]:
-    """Create a file of answers; yield the function that writes queries of a split with answers.
+    """Create a file of answers; yield a function that writes queries with their answers.
 
-    The file has the format of the queries, or is Parquet. With `to_join`, it is an input of
-    `join_parts`. On exit, the file is closed but not durable. Raises `OSError` if the file cannot
-    be written, and `InputError` if the queries cannot be read.
+    The file has the format `form`: the format of the queries, or Parquet. With `to_join`, it is
+    written for `join_parts`. On exit, the file is closed but not durable. Raises `OSError` if the
+    file cannot be written, and `InputError` if the queries cannot be read.
     """
     if form is QueryFormat.JSON:
         with open(path, "wb", buffering=0) as file:
@@ -415,8 +421,9 @@ def open_answers(
     else:
         queries = written_schema(split)
         schema = pa.schema([*queries, *ANSWER_SCHEMA], _answer_metadata(queries))
-        # Parquet is encoded once, when the parts are joined. An Arrow stream, unlike an Arrow file,
-        # may have different dictionaries in each batch.
+        # Parts to join are Arrow streams, so that Parquet is encoded only once, when the parts are
+        # joined. An Arrow stream, unlike an Arrow file, may have different dictionaries in each
+        # batch.
         writer = (
             pa.ipc.new_stream(path, schema) if to_join else _parquet_writer(path, schema, split)
         )
@@ -427,7 +434,7 @@ def open_answers(
 def _write_rows(
     writer: Any, schema: pa.Schema, rows: pa.RecordBatch, queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write queries and their answers, in Parquet as a row group."""
+    """Write queries and their answers; in Parquet, they become a row group."""
     if rows.schema.names != schema.names[: rows.num_columns]:
         rows = rows.select(schema.names[: rows.num_columns])
     columns = [
@@ -439,7 +446,7 @@ def _write_rows(
 
 
 def _cast_query_column(column: pa.Array, field: pa.Field, queries: QueryBatch) -> pa.Array:
-    """Convert a column of queries to the output type, such as text to numbers."""
+    """Convert a column of the queries to its type in the output, such as strings to integers."""
     if not pa.types.is_string(column.type):
         return column.cast(field.type)
     if field.name != PARTITION:
@@ -454,7 +461,7 @@ def _cast_query_column(column: pa.Array, field: pa.Field, queries: QueryBatch) -
 def _write_json_lines(
     file: io.FileIO, rows: pa.RecordBatch, _queries: QueryBatch, answers: Answers
 ) -> None:
-    """Write the JSON object of each query with the members of the answer."""
+    """Write the JSON object of each query, with the members of its answer added."""
     lines = extended_lines(rows.column(LINE), answers.to_arrow())
     offsets = lines.buffers()[1]
     assert lines.offset == 0 and offsets is not None  # noqa: S101, PT018, fresh from Arrow
@@ -465,7 +472,7 @@ def _write_json_lines(
 
 
 def _csv_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of CSV; columns of the queries are strings."""
+    """Return the schema of a CSV file of answers; the columns of the queries are strings."""
     return pa.schema([*(pa.field(name, pa.string()) for name in split.columns), *ANSWER_SCHEMA])
 
 
@@ -493,7 +500,7 @@ def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.Parqu
 def join_parts(parts: Sequence[str], path: str, form: QueryFormat, split: QuerySplit) -> None:
     """Write the answers of all parts to one file.
 
-    The parts were opened with `to_join` and are in the order of the splits. `split` is the first
+    The parts were written with `to_join`, and are in the order of the splits. `split` is the first
     split.
     """
     if form is QueryFormat.PARQUET:
@@ -525,7 +532,7 @@ def _open_part(path: str) -> pa.NativeFile:
 
 
 def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterator[str]:
-    """Return the columns of the queries that are dictionary-encoded."""
+    """Yield the names of the query columns that are dictionary-encoded in a Parquet file."""
     if footer.num_row_groups:
         group = footer.row_group(0)
         for number in range(group.num_columns):
@@ -536,7 +543,7 @@ def _dictionary_columns(footer: pq.FileMetaData, names: Sequence[str]) -> Iterat
 
 
 def _answer_metadata(queries: pa.Schema) -> dict[bytes, bytes] | None:
-    """Return the metadata of a file of queries, with the answer columns in Spark's schema."""
+    """Return the metadata of a file of queries, with the answer columns added to Spark's schema."""
     if not queries.metadata or _SPARK_SCHEMA not in queries.metadata:
         return queries.metadata  # type: ignore[no-any-return]
     metadata: dict[bytes, bytes] = dict(queries.metadata)

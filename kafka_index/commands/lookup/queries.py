@@ -1,7 +1,7 @@
-"""Tables of queries in files, read as Arrow batches after a check of their columns.
+"""Check the columns of tables of queries in files, and read the files as Arrow batches.
 
-Arrow reads Parquet, and DuckDB reads CSV and JSON lines, in which all columns are strings. A file
-whose rows do not parse is rejected, with the line.
+Arrow reads Parquet. DuckDB reads CSV and JSON lines, with all columns as strings. If a row does not
+parse, the file is rejected, and the error reports the line.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ from kafka_index.core.query.lookups import PARTITION, TOPIC
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-#: Maximum number of rows of a split, unless a row group has more.
+#: Maximum number of rows of a split, unless a single row group has more rows.
 SPLIT_ROWS = 1_000_000
 #: Maximum number of rows of a batch. Larger batches are slower, because they exceed the CPU caches.
 READ_ROWS = 250_000
-#: The column with the JSON object of each query, as read.
+#: The column with the JSON object of each query, as it was read.
 LINE = "line"
 
 _MAX_NAMES = 20
-# Names that Spark ignores in a folder of files (InMemoryFileIndex).
+# Prefixes of file names that Spark ignores in a folder (InMemoryFileIndex).
 _HIDDEN_PREFIXES = ("_", ".")
 _COPY_SUFFIX = "._COPYING_"
 
 
 class QueryFormat(Enum):
-    """The format of files of queries and answers, with its name in messages and its endings."""
+    """The format of files with queries or answers: its name in messages, and its extensions."""
 
     PARQUET = "parquet", "Parquet", (".parquet",)
     CSV = "csv", "CSV", (".csv",)
@@ -72,29 +72,29 @@ class QueryFormat(Enum):
 
     @classmethod
     def from_path(cls, path: str) -> QueryFormat | None:
-        """Return the format of a path by its ending, None for an unknown ending."""
+        """Return the format of a path by its file name extension, None for an unknown extension."""
         ending = os.path.splitext(path)[1].lower()
         return next((format_ for format_ in cls if ending in format_.endings), None)
 
 
 @dataclass(frozen=True, slots=True)
 class QuerySplit:
-    """A file of queries, or some row groups of a Parquet file.
+    """A file of queries, or some row groups of a Parquet file of queries.
 
-    Splits are numbered in the order of the queries. A Parquet file without rows has a split without
-    row groups.
+    Splits are numbered in the order of the queries. A Parquet file without rows has one split
+    without row groups.
 
     Attributes
     ----------
     rows : int, optional
-        The number of queries, None if unknown before the read.
+        The number of queries, None if it is unknown before the file is read.
     size_bytes, file_bytes : int
         The approximate size of the split, and the size of the file when it was checked.
     columns : tuple of str
-        The columns of all files, in the order of the first file. For JSON lines, the members of the
-        first lines of all files.
+        The columns, which are the same in all files, in the order of the first file. For JSON
+        lines, all members in the first lines of each file.
     first_row : int
-        The number of queries of the file before the split.
+        The number of queries in the file that precede the split.
     """
 
     number: int
@@ -109,7 +109,7 @@ class QuerySplit:
     first_row: int = 0
 
     def check_unchanged(self) -> None:
-        """Raise `InputError` if the file has another size, or is missing."""
+        """Raise an error if the file is missing, or its size has changed since it was checked."""
         if file_size(self.path) != self.file_bytes:
             raise self.changed_error()
 
@@ -134,7 +134,7 @@ class Queries:
 
     @property
     def rows(self) -> int | None:
-        """Number of queries, None if it is unknown before the read."""
+        """Number of queries, None if it is unknown before the files are read."""
         counts = [split.rows for split in self.splits]
         return None if None in counts else sum(count or 0 for count in counts)
 
@@ -146,9 +146,10 @@ def open_queries(path: str, by: By) -> Queries:
     ``.ndjson``) file, a folder of files of one format, or a glob of either. Names that start with
     ``_`` or ``.`` are ignored in folders and globs. CSV and JSON files may be compressed.
 
-    Raises `InputError` if there are no files, the files have several formats or an unknown format,
-    or columns are missing, have the wrong type or the name of an answer column, or differ between
-    files. For JSON lines, only the first lines of each file are checked.
+    Raises `InputError` if there are no files, the files have different formats or an unknown
+    format, or their columns differ. Also raises `InputError` if a column is missing, has the wrong
+    type, or has the name of an answer column. For JSON lines, only the first lines of each file are
+    checked.
     """
     files, form = find_query_files(path)
     if form is QueryFormat.PARQUET:
@@ -168,9 +169,10 @@ def read_split(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the queries of a split in order, with the columns `QuerySplit.columns`.
 
-    JSON lines have the column `LINE` instead of members that are not part of a query, unless the
-    answers are written `as_parquet`. A batch of Parquet has at most `max_rows`, a batch of text a
-    few MB. Raises `InputError` if the file cannot be read or parsed, or changed after the check.
+    For JSON lines, the column `LINE` replaces members that are not part of a query, unless
+    `as_parquet` is set because answers are written as Parquet. A batch of Parquet has at most
+    `max_rows`. A batch of CSV or JSON lines has a few MB. Raises `InputError` if the file cannot be
+    read or parsed, or changed after the check.
     """
     split.check_unchanged()
     if split.format is QueryFormat.PARQUET:
@@ -181,7 +183,7 @@ def read_split(
 
 
 def written_schema(split: QuerySplit) -> pa.Schema:
-    """Return the columns of the queries of a split that are written to Parquet."""
+    """Return the schema of the queries of a split in Parquet answers."""
     if split.format is QueryFormat.PARQUET:
         return parquet_schema(read_footer(split.path))
     types = {PARTITION: pa.int32(), split.by.column: pa.int64()}
@@ -192,10 +194,10 @@ def written_schema(split: QuerySplit) -> pa.Schema:
 
 
 def find_query_files(path: str) -> tuple[list[str], QueryFormat]:
-    """Find the files of queries, sorted within each folder, and their format.
+    """Return the files of queries, sorted within each folder, and their format.
 
     The path or URI is a file, a folder (searched through), or a glob of either. Raises `InputError`
-    if there are no files, an ending is unknown, or there are several formats.
+    if there are no files, a file name extension is unknown, or the files have different formats.
     """
     roots = expand_input(path)
     is_single_file = not glob.has_magic(path) or roots == [absolute_path(path)]
@@ -242,7 +244,7 @@ def file_size(path: str) -> int:
 
 @contextmanager
 def convert_os_errors(path: str) -> Iterator[None]:
-    """Raise `InputError` with the path for an error of the operating system."""
+    """Convert an error of the operating system to an `InputError` with the path."""
     try:
         yield
     except OSError as error:
@@ -293,7 +295,8 @@ def query_columns(by: By) -> tuple[str, str, str]:
 def check_columns(schema: pa.Schema, by: By, *, path: str | None = None) -> None:
     """Check the columns of the queries of a file or data frame.
 
-    Raises `InputError` if columns are missing, of the wrong type, or named like answer columns.
+    Raises `InputError` if a column is missing, has the wrong type, or has the name of an answer
+    column.
     """
     check_names(schema.names, by, path=path)
     problems = [
@@ -325,7 +328,7 @@ def check_names(names: Sequence[str], by: By, *, path: str | None = None) -> Non
 
 
 def refuse_collisions(names: Iterable[str], *, path: str | None = None) -> None:
-    """Reject columns with names of answer columns; in Spark, names are case-insensitive."""
+    """Reject columns with names of answer columns, ignoring case as Spark does."""
     collisions = sorted(set(names) & set(ANSWER_SCHEMA.names)) or sorted(
         name for name in set(names) if name.lower() in ANSWER_SCHEMA.names
     )
@@ -345,7 +348,7 @@ def _other_key_hint(names: Sequence[str], by: By) -> str | None:
 
 
 def _expected_type(name: str, column_type: pa.DataType) -> str | None:
-    """Return the expected type of a column, None if the type is valid."""
+    """Return a description of the types that a column may have, None if its type is valid."""
     value_type = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     if name == TOPIC:
         return None if _is_string(value_type) else "a string"
@@ -366,7 +369,7 @@ def _is_string(column_type: pa.DataType) -> bool:
 
 
 def refuse_differences(schemas: Sequence[tuple[str, pa.Schema]]) -> None:
-    """Reject files whose columns, in any order, differ from the columns of the first file."""
+    """Reject files with other columns than the first file; the order of columns may differ."""
     first_path, first_schema = schemas[0]
     for path, schema in schemas[1:]:
         differences = list(_describe_differences(first_schema, schema))
@@ -400,23 +403,23 @@ def _describe_differences(expected: pa.Schema, schema: pa.Schema) -> Iterator[st
 
 # ----------------------------------------------------------------------------------------- Parquet
 
-# Small files have small splits, so that all threads have work.
+# Minimum number of rows of a split. Small files have small splits, so that all threads have work.
 _MIN_SPLIT_ROWS = 100_000
 _SPLITS = 32
 _BATCH_BYTES = 256 << 20
 _MIN_BATCH_ROWS = 1_000
 
 _ARROW_SCHEMA = b"ARROW:schema"
-# Spark and Hive used to write timestamps as 96-bit integers. Nanoseconds overflow, and Spark cannot
-# read them, so these timestamps become microseconds, as in current Spark.
+# Older versions of Spark and Hive write timestamps as 96-bit integers. Convert these timestamps to
+# microseconds, as current Spark does: nanoseconds could overflow, and Spark cannot read them.
 _INT96_TYPE = pa.timestamp("us", "UTC")
 
 
 def _check_parquet(files: Sequence[str], by: By) -> list[QuerySplit]:
     """Check the columns of all files, and divide them into splits.
 
-    Raises `InputError` if a file cannot be read, or its columns are invalid or differ from other
-    files.
+    Raises `InputError` if a file cannot be read, or its columns are invalid or differ from those of
+    the first file.
     """
     schemas: list[tuple[str, pa.Schema]] = []
     footers: list[pq.FileMetaData] = []
@@ -459,8 +462,8 @@ def read_footer(path: str) -> pq.FileMetaData:
 
 
 def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
-    """Return the columns of a file, with the types in which they are read and written."""
-    # The schema contains the metadata of the file only if Arrow wrote the file.
+    """Return the columns of a Parquet file, with the types in which they are read and written."""
+    # Add the file metadata, because the Arrow schema contains it only if Arrow wrote the file.
     metadata = {k: v for k, v in (footer.metadata or {}).items() if k != _ARROW_SCHEMA}
     schema = footer.schema.to_arrow_schema()
     schema = schema.with_metadata({**metadata, **(schema.metadata or {})} or None)
@@ -473,7 +476,7 @@ def parquet_schema(footer: pq.FileMetaData) -> pa.Schema:
 
 
 def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[pa.RecordBatch]:
-    """Read a split of a Parquet file, at most `max_rows` at a time; topics may be dictionaries."""
+    """Read a split of a Parquet file in batches of at most `max_rows`."""
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 
     rows = 0
@@ -504,7 +507,7 @@ def _read_parquet(split: QuerySplit, *, max_rows: int = READ_ROWS) -> Iterator[p
 
 
 def _divide_row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple[int, ...]]:
-    """Yield the row groups of each split: at most `max_rows`, or a single larger group."""
+    """Yield the row groups of each split: at most `max_rows` in total, or one larger row group."""
     groups: list[int] = []
     rows = 0
     for number in range(footer.num_row_groups):
@@ -514,7 +517,7 @@ def _divide_row_groups(footer: pq.FileMetaData, max_rows: int) -> Iterator[tuple
             groups, rows = [], 0
         groups.append(number)
         rows += group_rows
-    # A file without rows also has a split, so that the output contains its columns.
+    # Yield a split even for a file without rows, so that the output contains its columns.
     yield tuple(groups)
 
 
@@ -530,7 +533,7 @@ def _compressed_bytes(group: pq.RowGroupMetaData) -> int:
 
 
 def _int96_columns(footer: pq.FileMetaData) -> list[int]:
-    """Return the columns of 96-bit timestamps."""
+    """Return the indexes of the columns with 96-bit timestamps."""
     return [
         number
         for number in range(footer.num_columns)
@@ -540,7 +543,7 @@ def _int96_columns(footer: pq.FileMetaData) -> list[int]:
 
 @contextmanager
 def _convert_parquet_errors(path: str) -> Iterator[None]:
-    """Raise `InputError` with the path for an error of a Parquet file."""
+    """Convert an error about a Parquet file to an `InputError` with the path."""
     try:
         with convert_os_errors(path):
             yield
@@ -550,17 +553,17 @@ def _convert_parquet_errors(path: str) -> Iterator[None]:
 
 # -------------------------------------------------------------------------------------------- text
 
-# DuckDB reads a row into memory.
+# Maximum size of a row, because DuckDB reads a complete row into memory.
 _MAX_ROW_BYTES = 16 << 20
 _BATCH_TEXT_BYTES = 8 << 20
 _MIN_TEXT_ROWS = 2_048
 _SAMPLE_BYTES = 1 << 16
 _COPY_BYTES = 1 << 20
-# The members of the first lines determine the columns of Parquet.
+# Number of lines in which JSON members are searched. They become columns of Parquet answers.
 _FIRST_LINES = 1_000
-# Characters that DuckDB expands in a path.
+# Glob characters, which DuckDB expands in a path.
 _GLOB_CHARACTERS = re.compile(r"[*?\[{]")
-# The line with the reason in DuckDB's errors about CSV.
+# Matches the line with the reason in an error of DuckDB about CSV.
 _CSV_CAUSE = re.compile(
     r"^(Expected Number of|Value with|Invalid unicode|Maximum line).*$", re.MULTILINE
 )
@@ -571,7 +574,7 @@ _CSV_OPTIONS = (
 
 
 def _check_csv(files: Sequence[str], by: By) -> tuple[str, ...]:
-    """Check the headers of all files, and return their columns; empty if all files are empty."""
+    """Check the headers of all files; return the columns, none if all files are empty."""
     schemas: list[tuple[str, pa.Schema]] = []
     for path in files:
         if names := _read_csv_header(path):
@@ -624,7 +627,7 @@ def _read_csv(split: QuerySplit) -> Iterator[pa.RecordBatch]:
 
 
 def _read_json(split: QuerySplit, *, as_columns: bool) -> Iterator[pa.RecordBatch]:
-    """Read JSON lines: all members with `as_columns`, otherwise query columns and the lines."""
+    """Read JSON lines: with `as_columns` all members, otherwise the query columns and `LINE`."""
     names = split.columns if as_columns else query_columns(split.by)
     members = [f"json ->> '{_json_pointer(name)}'" for name in names]
     columns = ", ".join([*members, "json::VARCHAR", "json_keys(json)"])
@@ -680,7 +683,7 @@ def _check_members(
 
 
 def _run_query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of a DuckDB query over a file, whose path is its parameter.
+    """Yield the rows of a SQL query of DuckDB; the path of the file is the query's parameter.
 
     Raises `InputError` with the row or line that does not parse.
     """
@@ -699,10 +702,10 @@ def _run_query(path: str, form: QueryFormat, query: str) -> Iterator[pa.RecordBa
 
 @contextmanager
 def _uncompressed_file(path: str) -> Iterator[str]:
-    """Yield the path of a local file with the text from the first non-blank line on.
+    """Yield the path of a local, uncompressed file without leading blank lines.
 
-    The file is copied only if it is compressed or remote, begins with a blank, or has a path that
-    DuckDB expands.
+    The file at `path` is copied only if it is compressed or remote, begins with a blank, or its
+    path contains glob characters.
     """
     is_compressed = os.path.splitext(path)[1].lower() in COMPRESSIONS
     if (
@@ -733,7 +736,7 @@ def _estimate_rows_per_batch(path: str) -> int:
 
 
 def _parse_error(path: str, plain_path: str, duckdb_message: str, form: QueryFormat) -> InputError:
-    """Convert DuckDB's error for a text that does not parse."""
+    """Convert an error of DuckDB for a file that does not parse."""
     cause = _CSV_CAUSE.search(duckdb_message)
     reason = (
         cause[0] if cause else duckdb_message.splitlines()[0].removeprefix("Invalid Input Error: ")

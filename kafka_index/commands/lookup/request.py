@@ -1,4 +1,4 @@
-"""The request of ``lookup``: a table of queries, or a single query on the command line."""
+"""The request of ``lookup``: a table of queries, or a single query from the command line."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 # The special timestamps: -1 to -6.
 _SPECIAL_TIMES = range(-6, 0)
-#: Statuses for `--fail-on`, and short names of two of them.
+#: Statuses that `--fail-on` accepts, and short names for two of these statuses.
 _FAILING = [status.text for status in Status if status is not Status.FOUND]
 _STATUS_ALIASES = {"invalid": Status.INVALID_QUERY.text, "unknown": Status.UNKNOWN_PARTITION.text}
 
@@ -71,7 +71,7 @@ class SpecialTimeKind(TimeKind):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookupRequest(LogRequest):
-    """A table of queries in files, whose answers are written to files."""
+    """Look up a table of queries in files, and write the answers to files."""
 
     inputs: tuple[str, ...] = parameter(
         PathsKind(),
@@ -151,7 +151,7 @@ class LookupRequest(LogRequest):
 
     @property
     def log_config(self) -> LogConfig:
-        """The settings of logs."""
+        """Kafka settings of the logs, for building indexes."""
         config = self.config.config
         if self.max_decompressed_bytes is None:
             return config
@@ -160,7 +160,7 @@ class LookupRequest(LogRequest):
     def collect_inventory(
         self, paths: Sequence[str] | None = None, topics: re.Pattern[str] | None = None
     ) -> Inventory:
-        """List the logs of the request, or only the logs of some inputs (`paths`) or `topics`."""
+        """List the logs of the request, or only logs in some inputs (`paths`) or of `topics`."""
         from kafka_index.core.query.inventory import collect_inventory  # noqa: PLC0415, slow to import
 
         return collect_inventory(
@@ -173,14 +173,14 @@ class LookupRequest(LogRequest):
 
     @property
     def offsets_files(self) -> list[tuple[str, str]]:
-        """The requested output files for offsets, each with the name of its parameter."""
+        """Paths of the requested output files for offsets, each with the name of its parameter."""
         names = ("starting_offsets", "reset_offsets")
         return [(path, name) for name in names if (path := getattr(self, name)) is not None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryLookupRequest(LookupRequest):
-    """A table of queries in memory."""
+    """Look up a table of queries in memory."""
 
     queries: Any = parameter(Kind(), Group.INPUT, "A table.")
     resolve: Resolve = parameter(
@@ -198,8 +198,8 @@ class MemoryLookupRequest(LookupRequest):
 class ConsoleLookupRequest(LookupRequest):
     """A table of queries in files, or a single query, whose answers are printed.
 
-    A single query has at most one key. The key is looked up in the requested partitions of a topic
-    or of matching topics, by default in all partitions.
+    A single query has at most one key: an offset or a time. The key is looked up in the requested
+    partitions of a topic or of matching topics, by default in all partitions.
     """
 
     topic: str | None = parameter(
@@ -271,7 +271,7 @@ class ConsoleLookupRequest(LookupRequest):
             self._check_table()
 
     def _first_given(self, names: tuple[str, ...]) -> str | None:
-        """Return the first field whose value is not the default."""
+        """Return the first of the fields that has a value other than its default."""
         declared = parameters(type(self))
         return next((name for name in names if getattr(self, name) != declared[name].default), None)
 
@@ -306,7 +306,7 @@ class ConsoleLookupRequest(LookupRequest):
 
     @property
     def key_kind(self) -> By | None:
-        """The kind of key of a single query, None for a query of the bounds of partitions."""
+        """The kind of key of a single query, None if it only lists the bounds of partitions."""
         return By.TIMESTAMP if self.at is not None else None if self.offset is None else By.OFFSET
 
     @property
@@ -321,7 +321,7 @@ class ConsoleLookupRequest(LookupRequest):
 
     @property
     def has_one_answer(self) -> bool:
-        """Whether the result is one answer: the query has a key and one partition."""
+        """Whether the result is a single answer, because the query has a key and one partition."""
         if self.topic is None or self.as_offsets or self.offsets_files:
             return False
         return len(self.partitions) == 1 and self.key_kind is not None
@@ -388,7 +388,7 @@ spark-submit --master spark://host:7077 jobs/lookup.py --input /mnt/dump/* \\
     report_rows="the number of queries for each partition and status, and all findings,",
     has_page=True,
 )
-#: The Spark job, for files only, and the Python functions.
+#: The command as a Spark job, which looks up only files, and as Python functions.
 LOOKUP_JOB = replace(
     LOOKUP, request=LookupRequest, usage=f"--input PATH... {_TABLE_USAGE} [OPTIONS]"
 )

@@ -1,4 +1,4 @@
-"""The results of lookups: of a split of queries, a table, or a single query; offset files.
+"""The results of lookups: reports of splits, results of tables and single queries, offset files.
 
 The rows of a report are counts by partition and status, and findings about the logs.
 """
@@ -56,17 +56,17 @@ from kafka_index.core.log.read.answers import (
 from kafka_index.core.query.inventory import NO_PARTITION
 from kafka_index.core.query.lookups import Lookups, QueryBatch, integers, plain_array
 
-#: A row is the number of queries of a partition with a status (``status``, ``queries``), or a
-#: finding (``reason_code``, ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``). The
-#: ``queries`` of a finding have no answer, or for `GAP` the next batch as answer. The first
-#: malformed queries are findings with a file and a ``row`` number from 1. The rows with a status
-#: add up to all queries.
+#: A row with a ``status`` has the number of queries of a partition with this status (``queries``).
+#: These rows add up to all queries. Any other row is a finding (``reason_code``,
+#: ``segment_base_offset``, ``path``, ``position_bytes``, ``reason``). The ``queries`` of a finding
+#: have no answer, or for `GAP`, their answer is the next batch. The first malformed queries are
+#: findings with a file and a ``row`` number, which starts at 1.
 LOOKUP_REPORT_SCHEMA = report_schema(
     [("queries", pa.int64()), ("position_bytes", pa.int64()), ("row", pa.int64())],
     required=("queries",),
 )
 
-# Queries may contain any number of nonexistent partitions.
+# Statuses of queries with nonexistent or missing partitions, of which there may be any number.
 _UNBOUNDED = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY)
 _MAX_UNKNOWN = 10_000
 
@@ -76,13 +76,13 @@ MAX_FINDINGS = 1_000
 MAX_INVALID = 10
 
 #: Topic and partition of queries, and the `Status` of their answers. Topic and partition are None
-#: if a query lacks them, and for nonexistent partitions that are not counted separately.
+#: if the query has no valid value, or if a nonexistent partition is not counted separately.
 QueryGroup = tuple[str | None, int | None, int]
 
 
 @dataclass(frozen=True, slots=True)
 class StartingOffset:
-    """The offset at which to start reading a partition, None if the query has no such answer."""
+    """The offset at which to start reading a partition, None if the lookup did not find it."""
 
     topic: str | None
     partition: int | None
@@ -92,7 +92,7 @@ class StartingOffset:
 
 @dataclass(frozen=True, slots=True)
 class InvalidQuery:
-    """A malformed query; rows of a file are numbered from 1, without the header of CSV."""
+    """A malformed query. Row numbers in a file start at 1 and do not count a CSV header."""
 
     path: str
     row: int
@@ -114,9 +114,10 @@ class SplitReport:
     findings : tuple of LookupFinding
         The first `MAX_FINDINGS` findings.
     further_findings : int
-        The number of further findings.
+        The number of findings that are not in `findings`.
     starting_offsets : tuple of StartingOffset
-        A starting offset for each query, if requested. One more than partitions is enough.
+        A starting offset for each query, if requested. The number of starting offsets is at most
+        the number of partitions plus one.
     invalid : tuple of InvalidQuery
         The first `MAX_INVALID` malformed queries.
     """
@@ -133,8 +134,9 @@ class SplitReport:
 class LookupTotals:
     """The sum of the reports of all splits; not thread-safe.
 
-    `rows_of_split` are numbers of answers by split number. `further_findings` is the number of
-    unlisted findings, which may include duplicates of listed findings.
+    `rows_of_split` has the number of answers of each split, keyed by split number.
+    `further_findings` is the number of unlisted findings, which may include duplicates of listed
+    findings.
     """
 
     def __init__(self) -> None:
@@ -147,7 +149,7 @@ class LookupTotals:
         self._invalid: dict[int, tuple[InvalidQuery, ...]] = {}
 
     def add(self, report: SplitReport) -> None:
-        """Add the report of a split, without findings that were already added."""
+        """Add the report of a split, except findings that were already added."""
         rows = self.rows_of_split.get(report.number, 0)
         self.rows_of_split[report.number] = rows + report.rows
         for group, queries in report.counts.items():
@@ -167,7 +169,7 @@ class LookupTotals:
 
     @property
     def queries_of_status(self) -> Mapping[Status, int]:
-        """Number of queries for every status."""
+        """Number of queries by status, for all statuses."""
         totals = dict.fromkeys(Status, 0)
         for (_, _, status), queries in self._counts.items():
             totals[Status(status)] += queries
@@ -195,7 +197,7 @@ class LookupTotals:
         return queries[:MAX_INVALID]
 
     def report_table(self) -> pa.Table:
-        """Return the report, `LOOKUP_REPORT_SCHEMA`: counts by partition, then findings."""
+        """Return the report rows (`LOOKUP_REPORT_SCHEMA`): counts by partition, then findings."""
         rows: list[dict[str, object]] = [
             {
                 "topic": topic,
@@ -240,7 +242,7 @@ class LookupTotals:
         self._counts[group] += queries
 
 
-#: What the statuses of queries mean.
+#: The meanings of query statuses.
 MEANINGS: Mapping[Status, str] = {
     Status.FOUND: "answered",
     Status.BEFORE_LOG_START: "the offset is before the log start offset",
@@ -278,7 +280,7 @@ LOOKUP_REPORT = ReportSpec(
         weight="queries",
     ),
 )
-# The columns of answers that are printed first.
+# The columns that are printed first.
 _FIRST_COLUMNS = (
     "status",
     "found_offset",
@@ -289,7 +291,7 @@ _FIRST_COLUMNS = (
 
 
 class _QueriesResult(Result):
-    """A result of queries: their number by status, and findings about the logs."""
+    """The result of queries: the number of queries by status, and findings about the logs."""
 
     command = "lookup"
     status_header = ("status", "queries")
@@ -332,25 +334,25 @@ class LookupResult(_QueriesResult):
     Parameters
     ----------
     rows : pa.Table
-        From `lookup_offsets` and `lookup_timestamps`, a row for each query, in order: its columns,
-        followed by the answer columns. The error of a query or a log is the status of its row. For
-        files of queries, the rows of the report.
+        From `lookup_offsets` and `lookup_timestamps`, a row for each query, in order: the columns
+        of the query, followed by the answer columns. If a query is malformed or a log is
+        unreadable, the status of the row reports it. For files of queries, the rows of the report.
     queries : mapping of str to int
         The numbers of queries by status.
     findings : sequence of LookupFinding
-        Missing and rejected index files, missing offsets, and corruption.
+        Findings about the logs: missing or rejected index files, missing offsets, and corruption.
     unread : tuple of str
         Entries of the input that were not read, each with the reason.
     further_findings : int
-        Maximum number of findings that are not listed.
+        The number of findings that are not listed, which may include duplicates of listed findings.
     invalid : sequence of InvalidQuery
         The first malformed queries.
     output : str, optional
         The path of the answers.
     fail_on : tuple of str
-        The statuses of queries with which the result is not ok.
+        The result is not ok if a query has one of these statuses.
     repeated : RunOutcome, optional
-        The outcome of an earlier run over the same inputs, whose answers are up to date.
+        If the answers of an earlier run over the same inputs are up to date: its outcome.
     """
 
     rows: pa.Table
@@ -371,12 +373,12 @@ class LookupResult(_QueriesResult):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage also for statuses of ``--fail-on``."""
+        """The outcome; damage if a query has a status of ``--fail-on``."""
         return super().outcome.with_damage(self._failing_statuses)
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion; malformed queries are notable."""
+        """The conclusion; its severity is at least notable if queries are malformed."""
         conclusion = super().conclusion
         if conclusion.severity is GOOD and self.queries.get(Status.INVALID_QUERY.text):
             return replace(conclusion, severity=NOTABLE)
@@ -426,7 +428,7 @@ class LookupResult(_QueriesResult):
         return self.rows
 
     def _preview_rows(self) -> pa.Table:
-        """Return the rows with the answers first."""
+        """Return the rows, with answer columns before the other columns."""
         names = self.rows.column_names
         first_columns = [names.index(name) for name in _FIRST_COLUMNS if names.count(name) == 1]
         return self.rows.select(list(dict.fromkeys((*first_columns, *range(len(names))))))
@@ -436,8 +438,8 @@ class LookupResult(_QueriesResult):
 class SingleLookupResult(_QueriesResult):
     """The result of a single query: an answer for each partition.
 
-    `queries` are numbers of answers by status, ``listed`` for a query without a key. `bounds`
-    explains the status of a single answer.
+    `queries` has the number of answers by status; the status is ``listed`` for a query without a
+    key. `bounds` explains the status of a single answer.
     """
 
     answers: Sequence[Mapping[str, Any]]
@@ -461,8 +463,8 @@ def findings_sections(
 ) -> list[Section]:
     """Return the findings by kind.
 
-    `unanswered_count` is the number of unreadable queries, and `unlisted_count` the number of
-    further findings.
+    `unanswered_count` is the number of queries with status `UNREADABLE`. `unlisted_count` is the
+    number of findings that are not in `findings`.
     """
     lines: dict[str, list[str]] = {}
     for finding in findings:
@@ -502,13 +504,13 @@ def findings_sections(
 
 
 def finding_line(finding: LookupFinding) -> str:
-    """Return a finding as one line: position and reason."""
+    """Format a finding as one line with its position and reason."""
     position = "" if finding.position_bytes is None else f" at byte {finding.position_bytes}"
     return f"{shown_path(finding.path)}{position}: {finding.reason}"
 
 
 def count_gap_queries(findings: Iterable[LookupFinding]) -> int:
-    """Return the number of queries for missing offsets, answered with the next batch."""
+    """Return the number of queries for missing offsets, which are answered with the next batch."""
     return sum(finding.queries for finding in findings if finding.kind == GAP)
 
 
@@ -520,7 +522,8 @@ def _none_first(values: Iterable[object]) -> tuple[object, ...]:
 def queries_outcome(findings: Iterable[LookupFinding], *, unanswered: bool) -> RunOutcome:
     """Return the outcome of queries with these findings.
 
-    If `unanswered`, queries are unreadable; without findings, corruption is the cause.
+    `unanswered` is True if queries have the status `UNREADABLE`. If no finding explains this, the
+    cause is assumed to be corruption.
     """
     is_retriable = [finding.retriable for finding in findings if finding.kind == UNREADABLE]
     return RunOutcome.of_faults(is_retriable or [False] * bool(unanswered))
@@ -532,7 +535,8 @@ def _int32_or_none(partition: int | None) -> int | None:
 
 # --------------------------------------------------------------------- files of starting offsets
 
-# Statuses for which reading starts at the log end, and statuses without a starting offset.
+# If a query has the first statuses, reading starts at the log end. The other statuses have no
+# starting offset.
 _AT_LOG_END = (Status.LOG_END, Status.NO_RECORD_AT_OR_AFTER, Status.AFTER_LOG_END)
 _WITHOUT_OFFSET = (Status.UNKNOWN_PARTITION, Status.INVALID_QUERY, Status.UNREADABLE)
 
@@ -543,9 +547,9 @@ _Formatter = Callable[[Sequence[StartingOffset]], str]
 def offsets_files(
     request: LookupRequest, target: str | None = None
 ) -> Iterator[list[tuple[AtomicFile, _Formatter]]]:
-    """Open the requested files of offsets; yield each with the function that formats it.
+    """Open the requested files of offsets; yield each file with the function that formats it.
 
-    Raises `InputError` if a path is an input, is in the output, or is used twice.
+    Raises `InputError` if a path is an input, is inside the output, or is given twice.
     """
     refuse_side_files(request, target)
     with ExitStack() as stack:
@@ -560,7 +564,7 @@ def write_offsets(
     starts: Sequence[StartingOffset],
     findings: Sequence[LookupFinding],
 ) -> None:
-    """Write files of offsets; raise `ReadError` if a partition could not be read."""
+    """Write the files of offsets; raise `ReadError` if a log could not be read."""
     failed_read = next(
         (finding for finding in findings if finding.retriable and finding.queries), None
     )
@@ -577,7 +581,7 @@ def write_offsets(
 def refuse_side_files(
     request: LookupRequest, target: str | None, report: str | None = None
 ) -> None:
-    """Reject files that overlap an input, the output, or each other."""
+    """Reject side files that overlap with an input, the output, or each other."""
     output_paths = [] if target is None else [real_path(target)]
     queries = [request.queries] if request.queries else []
     inputs = [*request.folders, *queries]
@@ -608,9 +612,9 @@ def find_starting_offsets(
 ) -> list[StartingOffset]:
     """Return the starting offsets for the first `count` queries.
 
-    At the level record, a starting offset is the offset of the found record. At the level batch, it
-    is the requested offset, or the base offset of the batch with the timestamp. If no record was
-    found, it is the log end, or the log start for a lower offset.
+    At the record level, a starting offset is the offset of the found record. At the batch level, it
+    is the requested offset, or for a timestamp, the base offset of the found batch. If no record
+    was found, it is the log end, or the log start if the requested offset is lower.
     """
     topics = plain_array(queries.topics.slice(0, count)).cast(pa.large_binary()).to_pylist()
     partitions = plain_array(queries.partitions.slice(0, count))
@@ -631,7 +635,7 @@ def find_starting_offsets(
             elif special is SpecialTimestamp.LATEST or status in _AT_LOG_END:
                 offset = lookups.end_offset(code)
             else:
-                # A batch may begin with records that have been deleted.
+                # The first records of a batch may be below the log start, and therefore deleted.
                 offset = max(int(found_offsets[row]), log_start)
             if offset is None:
                 status = Status.UNREADABLE
@@ -657,7 +661,7 @@ def _special_timestamp(lookups: Lookups, queries: QueryBatch, row: int) -> Speci
 
 
 def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[int, int]]:
-    """Return offsets by topic and partition, sorted.
+    """Return starting offsets keyed by topic and partition, sorted.
 
     Raises `InputError` if two queries have the same partition, or a query has no offset.
     """
@@ -680,19 +684,20 @@ def check_starting_offsets(starts: Sequence[StartingOffset]) -> dict[str, dict[i
 
 
 def starting_offsets_json(starts: Sequence[StartingOffset]) -> str:
-    """Return Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
+    """Format offsets for Spark's ``startingOffsets`` (or ``endingOffsets``): one line of JSON.
 
-    Spark requires every partition of the topics that it subscribes to. Raises the errors of
-    `check_starting_offsets`.
+    Spark requires an offset for every partition of the topics to which it subscribes. Raises the
+    errors of `check_starting_offsets`.
     """
     return json.dumps(check_starting_offsets(starts), separators=(",", ":")) + "\n"
 
 
 def reset_offsets_csv(starts: Sequence[StartingOffset]) -> str:
-    """Return the input of ``kafka-consumer-groups --reset-offsets --from-file``, for one group.
+    """Format offsets for ``kafka-consumer-groups --reset-offsets --from-file`` with one group.
 
-    Lines of topic, partition and offset without a header (CsvUtils.CsvRecordNoGroup). No legal
-    topic needs quotes. Raises the errors of `check_starting_offsets`.
+    The result has lines of topic, partition and offset, without a header
+    (CsvUtils.CsvRecordNoGroup). No valid topic name requires quotes. Raises the errors of
+    `check_starting_offsets`.
     """
     return "".join(
         f"{topic},{partition},{offset}\n"

@@ -1,6 +1,6 @@
 """A single lookup: the bounds of partitions, and the record at an offset or a time.
 
-Only the directories of these partitions are read.
+Only the directories of the requested partitions are read.
 """
 
 from __future__ import annotations
@@ -52,13 +52,13 @@ _PARTITIONS_SHOWN = 10
 def run_single_lookup(
     request: ConsoleLookupRequest, listener: Listener | None = None
 ) -> SingleLookupResult:
-    """Look up one partition, or several partitions of topics.
+    """Look up a key in one or several partitions, or list the bounds of partitions.
 
-    The resulting offsets are written to the files of the request. Raises `KafkaIndexError` if the
+    The resulting offsets are written to the files of the request. Raises `KafkaIndexError` if a
     topic or partition does not exist or cannot be listed.
     """
     with reading_inputs(follow_links=request.follow_links) as unread, ExitStack() as stack:
-        # If a file cannot be written, the run ends before the lookups.
+        # Open the output files before the lookups, so that an invalid path ends the run early.
         files = stack.enter_context(offsets_files(request))
         inventory = _list_inventory(request)
         for note in inventory_notes(inventory, _find_unindexed(request, inventory)):
@@ -78,7 +78,7 @@ def run_single_lookup(
 
 
 def _find_unindexed(request: ConsoleLookupRequest, inventory: Inventory) -> pa.Table:
-    """Return the segments that a lookup of one partition reads completely."""
+    """Return the segments without index files, which a lookup in one partition reads completely."""
     if not request.has_one_answer or request.key_kind is None:
         return UNINDEXED_SCHEMA.empty_table()
     return find_unindexed(inventory, request.key_kind)
@@ -91,7 +91,7 @@ def _list_inventory(request: ConsoleLookupRequest) -> Inventory:
     if request.topic is None:
         return request.collect_inventory()
     if request.tiered is not None:
-        # Events about remote segments may be in other directories.
+        # List all inputs, because remote log metadata events may be in other directories.
         return request.collect_inventory(topics=re.compile(re.escape(request.topic)))
     numbers = sorted(set(request.partitions))
     return request.collect_inventory(partition_directories(request.inputs, request.topic, numbers))
@@ -100,10 +100,10 @@ def _list_inventory(request: ConsoleLookupRequest) -> Inventory:
 def partition_directories(
     logs: Sequence[str], topic: str, partitions: Sequence[int] = ()
 ) -> list[str]:
-    """Return the directories of partitions of a topic, by default of all its partitions.
+    """Return the directories of some partitions of a topic, by default of all its partitions.
 
-    The logs are data directories, topic-partition directories, or globs of either. Raises
-    `InputError` if a path does not exist, or no path contains a partition.
+    `logs` are data directories, partition directories, or globs of either. Raises `InputError` if a
+    path does not exist, or a partition is in none of them.
     """
     roots = expand_directories(logs)
     if not partitions:
@@ -136,7 +136,8 @@ def _list_partition_directories(roots: Sequence[str]) -> Mapping[TopicPartition,
         try:
             paths |= {entry.name: entry.path for entry in scan_directory(root)}
         except InputError as error:
-            # For a file or a missing directory, only its name can identify a partition.
+            # If a path is a file or does not exist, there is nothing to list: only the name of the
+            # path can identify a partition.
             if is_retriable(error):
                 raise
         for name, path in paths.items():
@@ -152,7 +153,7 @@ def _missing_error(
     existing_partitions: Collection[TopicPartition],
     number: int | None = None,
 ) -> InputError:
-    """Return the error for a missing partition or topic, with the existing partitions or topics."""
+    """Return the error for a missing partition or topic; it lists existing partitions or topics."""
     numbers = [partition.partition for partition in existing_partitions if partition.topic == topic]
     name = f"topic {topic}" if number is None else f"partition {topic}-{number}"
     topics = (partition.topic for partition in existing_partitions)
@@ -165,7 +166,7 @@ def _missing_error(
 
 
 def _answer_one(request: ConsoleLookupRequest, inventory: Inventory) -> _Answers:
-    """Look up one partition, and return the answer with the bounds that explain its status."""
+    """Look up a key in one partition, and return the answer with bounds that explain its status."""
     by = request.key_kind
     assert by is not None  # noqa: S101, a request with one answer has a key
     partition = TopicPartition(str(request.topic), request.partitions[0])
@@ -231,7 +232,7 @@ def _requested_codes(inventory: Inventory, request: ConsoleLookupRequest) -> lis
 
 
 def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Answers:
-    """Look up one key in every requested partition; without a key, return their bounds only."""
+    """Look up one key in each requested partition; without a key, return only partition bounds."""
     codes = _requested_codes(inventory, request)
     rows = inventory.partitions.take(pa.array(codes, pa.int64())).to_pylist()
     partitions = [TopicPartition(row["topic"], row["partition"]) for row in rows]
@@ -284,7 +285,7 @@ def _answer_several(request: ConsoleLookupRequest, inventory: Inventory) -> _Ans
                 "partition": partition.partition,
                 "start_offset": log_start,
                 "end_offset": log_end,
-                # Transaction markers and compacted records are included.
+                # An upper bound: transaction markers and compacted records also have offsets.
                 "max_records": None
                 if log_start is None or log_end is None
                 else max(log_end - log_start, 0),
