@@ -7,20 +7,22 @@ try:
     import signal
 
     def _leave(_number: int, _frame: object) -> None:
-        # During imports, an exception could be lost or turned into another error.
+        # Exit instead of raising KeyboardInterrupt: during imports, the exception could be lost, or
+        # turned into another error.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         try:
             os.write(2, b"kafka-index: error: interrupted\n")
         finally:
             os._exit(130)
 
-    # These imports are a large part of a short command, and need no cleanup when interrupted.
+    # These imports take a large part of the time of a short command. If SIGINT ends the process
+    # here, nothing needs a cleanup.
     _kept = None
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         try:
             _kept = signal.signal(signal.SIGINT, _leave)
         except ValueError:
-            # The run is not in the main thread, and only the main thread receives signals.
+            # Outside of the main thread, no signal handler can be set.
             _kept = None
     try:
         from kafka_index.cli.app import job_main, main

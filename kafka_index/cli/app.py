@@ -33,8 +33,8 @@ from kafka_index.core.errors import KafkaIndexError
 from kafka_index.core.format.uri_passwords import hide_passwords
 
 PROGRAM = "kafka-index"
-#: Set by the shell's completion script to ``bash_source`` or ``bash_complete``, or the same for zsh
-#: and fish.
+#: Environment variable that the shell's completion script sets to ``bash_source`` or
+#: ``bash_complete``, or to these values for zsh or fish.
 COMPLETE_VARIABLE = "_KAFKA_INDEX_COMPLETE"
 
 #: Command groups and short descriptions. They are listed here because the module of a command may
@@ -73,7 +73,7 @@ _GROUPS = {
 }
 COMMANDS = {name: summary for group in _GROUPS.values() for name, summary in group.items()}
 _COMMANDS_WITHOUT_KERNELS = ("help", "warm-up")
-#: Where a command is defined: its specification, or a function that creates the click command.
+#: Where each command is defined: its `CommandSpec`, or a function that creates the click command.
 _SPECS = {
     "backup": "cli.backup_command:make_backup",
     "backups": "cli.backup_command:make_backups",
@@ -148,18 +148,18 @@ def load_command(name: str, *, as_job: bool) -> click.Command:
 
 
 def _import(command: str, name: str) -> ModuleType:
-    """Import a command with garbage collection disabled, since definitions create no garbage."""
+    """Import a command with garbage collection disabled, because imports create no garbage."""
     if name in sys.modules or not gc.isenabled():
         return importlib.import_module(name)
     gc.disable()
     try:
         if command not in _COMMANDS_WITHOUT_KERNELS:
-            # Imported first, with few stack frames. Deep in a chain of imports, the interpreter
-            # maps and unmaps a block of its stack for each call of a loop in numba.
+            # Imported first, while there are few stack frames. Deep in a chain of imports, the
+            # interpreter maps and unmaps a block of its stack for each call in a loop of numba.
             importlib.import_module("kafka_index.core.kernels.compile_cache")
         importlib.import_module("kafka_index.cli.command")
         module = importlib.import_module(name)
-        # Later collections skip these objects too.
+        # Later garbage collections skip the imported objects, too.
         gc.freeze()
     finally:
         gc.enable()
@@ -227,8 +227,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     name = next((argument for argument in command_line if argument in COMMANDS), "")
 
     def load() -> click.Command:
-        # Only in a process of its own: in a caller's process, pyarrow would no longer recognize
-        # the caller's pandas objects.
+        # Only if this process runs nothing else: in the process of a caller, pyarrow would no
+        # longer recognize the caller's pandas objects.
         needs_pandas = any(word in command_line for word in ("-h", "--help", "spark"))
         if arguments is None and name and not needs_pandas:
             _hide_pandas_from_pyarrow()
@@ -258,8 +258,8 @@ class _PandasBlocker:
 def _hide_pandas_from_pyarrow() -> None:
     """Hide pandas from pyarrow, but keep it importable.
 
-    pyarrow imports pandas with its first array, to recognize pandas objects. That takes as long as
-    the rest of a short command.
+    When pyarrow creates its first array, it imports pandas to recognize pandas objects. This import
+    takes as long as the rest of a short command.
     """
     if "pandas" in sys.modules:
         return
@@ -293,7 +293,7 @@ def job_main(name: str, arguments: Sequence[str] | None = None) -> None:
 
 
 def _log_to_stderr() -> None:
-    """Log to stderr, which becomes the driver log of the job."""
+    """Send log messages to stderr, which becomes the driver log of the job."""
     logger = logging.getLogger(__package__.partition(".")[0])
     if logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
@@ -340,7 +340,7 @@ def _run(load: Callable[[], click.Command], name: str, arguments: list[str], pro
 
 
 def _write_summary(summary: RunSummary, code: int, program: str) -> int:
-    """Write the requested summary; return the exit code."""
+    """Write the summary if it was requested; return the exit code, also for a failed write."""
     try:
         summary.write(code, ExitCode(code).name.lower())
     except (OSError, KafkaIndexError) as error:
@@ -384,7 +384,7 @@ def _open_missing_streams() -> None:
         try:
             os.fstat(descriptor)
         except OSError:
-            # os.open returns the lowest free descriptor, which is the closed one.
+            # os.open returns the lowest free descriptor, which is the closed descriptor.
             os.open(os.devnull, os.O_RDWR)
         if getattr(sys, name) is None:
             mode = "w" if descriptor else "r"
@@ -403,16 +403,16 @@ _RESEND_DELAY_SECONDS = 0.01
 
 
 class _Terminated(BaseException):
-    """SIGTERM arrived, which schedulers send before SIGKILL."""
+    """Raised on SIGTERM, which schedulers send before SIGKILL."""
 
 
 class _StopSignals:
     """Raises SIGINT and SIGTERM as exceptions in the main thread, and stores the first exit code.
 
-    A context manager. An exception may break the Spark connection, whose error then replaces the
-    exception; `code` remains. An exception that is lost, as in a finalizer, is raised again.
-    Signals are ignored if `is_over` is set. If SIGINT was ignored from the start, as in a shell's
-    background job, SIGINT stays ignored. SIGTERM is always handled.
+    A context manager. The exception may break the connection to Spark, and the connection error
+    then replaces the exception, but `code` remains. If the exception is lost, as in a finalizer, it
+    is raised again. Signals are ignored after `is_over` is set. If SIGINT was ignored from the
+    start, as in a shell's background job, SIGINT stays ignored. SIGTERM is always handled.
     """
 
     def __init__(self) -> None:
@@ -449,7 +449,7 @@ class _StopSignals:
             raise _Terminated
 
     def _on_unraisable(self, unraisable: Any) -> None:
-        """Raise a lost signal exception again soon; print other unraisable exceptions as usual."""
+        """Resend the signal of a lost exception; print other unraisable exceptions as usual."""
         if isinstance(unraisable.exc_value, _Terminated):
             signal.signal(signal.SIGTERM, self._on_terminate)
             _thread.start_new_thread(_resend_signal, (signal.SIGTERM,))
@@ -460,6 +460,6 @@ class _StopSignals:
 
 
 def _resend_signal(number: signal.Signals) -> None:
-    """Send this process a signal after the main thread has left the current hook."""
+    """Send a signal to this process, after the main thread has left `sys.unraisablehook`."""
     time.sleep(_RESEND_DELAY_SECONDS)
     os.kill(os.getpid(), number)

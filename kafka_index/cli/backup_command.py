@@ -1,4 +1,4 @@
-"""``backup``: one backup now, or repeated backups. ``backups``: management of a repository."""
+"""``backup`` makes one backup or repeated backups; ``backups`` manages a repository."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands made from requests: their options, engines, runs and reports."""
+"""Create click commands from request classes: options, engine, run and report."""
 
 from __future__ import annotations
 
@@ -47,18 +47,18 @@ if TYPE_CHECKING:
     from kafka_index.core.job.result import ReportSpec, Result
     from kafka_index.spark.workers import SparkWorkers
 
-#: The option that accepts several paths per use.
+#: The name of the parameter of the option that accepts several paths per use.
 PATHS = "inputs"
-#: The argument that takes further paths of an option with several values.
+#: The argument for the further paths of the option `PATHS`.
 MORE_PATHS = "more_paths"
 # Metavars of path options, including values that contain a path, such as TIME|FILE or KEYID=PEM.
 _PATH_METAVARS = re.compile(r"PATH|FILE|DIR|URI|PEM|PREFIX|KEY=VALUE")
-# In the help, longer option names get their own line.
+# In the help text, option names longer than this get their own line.
 _MAX_NAMES_WIDTH = 30
 
 
 class Option(click.Option):
-    """An option with a group and a visible default; `parse` converts its value, including None."""
+    """An option with a help group and visible default; `parse` converts the value, also None."""
 
     def __init__(
         self,
@@ -74,7 +74,7 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command with a run summary, which rejects repeated options with a single value."""
+    """A command that fills the run summary, and rejects a single-valued option given twice."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options by group, with all help texts aligned."""
@@ -82,7 +82,7 @@ class Command(click.Command):
         for parameter in self.get_params(ctx):
             help_record = parameter.get_help_record(ctx)
             if help_record is not None and isinstance(parameter, click.Option):
-                # click's own option is --help.
+                # The only other option is --help, which click adds.
                 group = parameter.group if isinstance(parameter, Option) else Group.HELP
                 groups.setdefault(group, []).append(help_record)
         name_widths = (len(names) for rows in groups.values() for names, _ in rows)
@@ -96,14 +96,14 @@ class Command(click.Command):
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the arguments; click would silently use the last of repeated values."""
+        """Parse the arguments; reject repeated values, of which click would use the last."""
         try:
             values, _, parsed_parameters = self.make_parser(ctx).parse_args(args=list(args))
         except click.UsageError as error:
-            # No callback has run, so `_summary` would still belong to an earlier run.
+            # Parsing failed before the callback of --summary, so the summary is opened here.
             _open_summary(args)
             if isinstance(error, click.BadOptionUsage):
-                # click does not set the command if an option lacks its value.
+                # If an option lacks its value, click does not set the context of the error.
                 raise click.BadOptionUsage(error.option_name, error.message, ctx) from error
             raise
         if not ctx.resilient_parsing:
@@ -132,7 +132,7 @@ class Command(click.Command):
         forget_inputs()
         code = ExitCode.DONE
         try:
-            # Commands without this option follow links, as a broker does.
+            # Commands without an option about links follow links, as a broker does.
             with reading_inputs(follow_links=ctx.params.get("follow_links", True)):
                 code = ExitCode(int(super().invoke(ctx) or 0))
         finally:
@@ -150,7 +150,7 @@ def _open_summary(args: Sequence[str]) -> None:
 
 
 def _refuse_passwords(context: click.Context, values: Mapping[str, Any]) -> None:
-    """Reject URIs with passwords in all path options before any is opened."""
+    """Reject URIs with passwords in path options, before any path is opened."""
     for parameter in _path_parameters(context.command):
         value = values.get(parameter.name or "")
         try:
@@ -169,7 +169,7 @@ def _path_parameters(command: click.Command) -> list[click.Parameter]:
 
 
 def count_unread_files() -> list[Skipped]:
-    """Add unread files to the summary, once; return them."""
+    """Return the unread files that were not yet returned, and count them in the summary."""
     from kafka_index.core.fs.inputs import UNREAD_COUNTS, drain_unread  # noqa: PLC0415, slow to import
 
     files = drain_unread()
@@ -178,7 +178,7 @@ def count_unread_files() -> list[Skipped]:
 
 
 def report_unread_files(code: int) -> ExitCode:
-    """Print unread files that no result has reported; return the exit code including them."""
+    """Print unread files that no result has reported; return the exit code that includes them."""
     from kafka_index.core.fs.inputs import (  # noqa: PLC0415, slow to import
         BAD_CHECKPOINT,
         BROKEN_LINK,
@@ -210,7 +210,8 @@ def _format_files(files: Sequence[Skipped]) -> str:
     return f"{files[0].path_with_target}{more}"
 
 
-# Masters accepted by Spark (SparkContext.createTaskScheduler, SparkSubmit), and Connect servers.
+# Patterns of masters that Spark accepts (SparkContext.createTaskScheduler, SparkSubmit), and of
+# Connect servers.
 _THREAD_COUNT = r"\s*(?:\*|[0-9]+)\s*"
 _MASTER = re.compile(
     rf"local(?:\[{_THREAD_COUNT}(?:,\s*[0-9]+\s*)?\])?|local-cluster\[[0-9, ]+\]|yarn"
@@ -335,7 +336,7 @@ def storage_option() -> click.Option:
 
     def configure(context: click.Context, _option: click.Parameter, value: tuple[str, ...]) -> None:
         if context.resilient_parsing:
-            # The shell requests completions.
+            # The shell is requesting completions, so no store is opened.
             return
         from kafka_index.core.fs.registry import configure_stores  # noqa: PLC0415, slow to import
         from kafka_index.core.fs.store import parse_storage_options  # noqa: PLC0415, slow to import
@@ -378,14 +379,15 @@ def summary_option() -> click.Option:
     )
 
 
-#: Maximum completion time, since a folder may be on a network file system.
+#: Maximum time for listing topics, since a folder may be on a slow network file system.
 COMPLETION_TIMEOUT_SECONDS = 1.0
-# Further paths of an option have no metavar.
+# Metavars of parameters that are completed as paths. The argument for further paths has an empty
+# metavar.
 _PATH_METAVAR_PREFIXES = ("PATH", "FILE", "DIR", "URI")
 
 
 def complete_paths(command: click.Command) -> None:
-    """Enable completion for a command's options and arguments that are paths."""
+    """Enable path completion for the options and arguments of a command that are paths."""
     for parameter in command.params:
         is_plain = isinstance(parameter.type, click.types.StringParamType)
         is_path = (parameter.metavar or "").startswith(_PATH_METAVAR_PREFIXES)
@@ -396,8 +398,8 @@ def complete_paths(command: click.Command) -> None:
 def complete_topic(
     context: click.Context, _parameter: click.Parameter, incomplete: str
 ) -> list[str]:
-    """Return the topics below the local folders that precede on the command line."""
-    # Parsing stops at the option without a value; further paths are in context.args.
+    """Return the matching topics in the local folders that precede on the command line."""
+    # Parsing stops at the option that is being completed; further paths are in context.args.
     names = _list_topics([*(context.params.get(PATHS) or ()), *context.args])
     return [name for name in names if name.startswith(incomplete)]
 
@@ -479,7 +481,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
             if click_parameter.name != MORE_PATHS
         ]
         click_parameters += field_parameters
-    # An argument with several values takes all remaining values, so it comes last.
+    # An argument with several values takes all remaining values, so it must be the last.
     click_parameters.sort(key=lambda parameter: not isinstance(parameter, _Argument))
     has_engine = spec.has_engine and not as_job
     click_parameters += engine_parameters() if has_engine else []
@@ -505,7 +507,7 @@ def make_command(spec: CommandSpec, *, as_job: bool, run: Runner | None = None) 
         try:
             return (run or run_request)(spec, request, options)
         except ArgumentError as error:
-            # For example an option that does not apply to the files.
+            # For example, an option that does not apply to the input files.
             error.name_fields(partial(_format_field_name, fields))
             raise click.UsageError(str(error)) from error
 
@@ -552,7 +554,7 @@ def _click_option(name: str, option: OptionSpec) -> Option:
     help_text = option.help
     if option.default is not None:
         help_text = f"{help_text}  [default: {option.default}]"
-    # If is_flag is False, click would make the option's value optional.
+    # Passed only if True: with is_flag=False, click would make the value of the option optional.
     attributes: dict[str, Any] = {"is_flag": True} if option.is_flag else {}
     return Option(
         [*option.names, name],
@@ -579,9 +581,9 @@ def _build_request(
     click_names: Mapping[str, list[str]],
     values: Mapping[str, Any],
 ) -> Request:
-    """Build the request from option texts.
+    """Build the request from the option values.
 
-    Raises `click.UsageError` with option names.
+    Raises `click.UsageError` with the names of invalid options.
     """
     format_name = partial(_format_field_name, fields)
     try:
@@ -659,7 +661,7 @@ def run_for_result(
             result: Result = work(request, options.engine, progress, report)
             rows_printed = print_rows is not None and print_rows(result, progress)
         sys.stdout.flush()
-        # Printed first, so that the result is not lost if writing the report fails.
+        # The result is printed first, so that it is not lost if writing the report fails.
         if options.as_json:
             sys.stdout.write(json.dumps(result.as_object()) + "\n")
             sys.stdout.flush()
@@ -670,13 +672,13 @@ def run_for_result(
             if not report_spec.is_streamed:
                 report.write_table(result.to_arrow())
             report.finish(result.conclusion)
-    # Writing the HTML page, the last step, can add unread files.
+    # Writing the HTML page, which is the last step, can add unread files.
     count_unread_files()
     return result
 
 
 def _page_factory(command: str, columns: ReportSpec) -> Any:
-    """Return the page factory for a report; None if the command has no page."""
+    """Return a factory of HTML pages for the report; None if the command has no HTML page."""
     if columns.page is None:
         return None
     from kafka_index.cli.html.page import PageWriter  # noqa: PLC0415, slow to import

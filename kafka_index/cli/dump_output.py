@@ -43,7 +43,7 @@ _NULL = "-"
 _CONTROL_CHARACTERS = r"\p{C}"
 _CHARS_PER_WRITE = 64 * 1024
 _ELLIPSIS = "…"
-# Columns printed as times.
+# Columns with timestamps, which tables show in ISO 8601.
 _TIME_COLUMNS = frozenset(
     {
         "timestamp_ms",
@@ -56,7 +56,8 @@ _TIME_COLUMNS = frozenset(
 )
 # The last millisecond of the year 9999.
 _LAST_TIME_MS = 253402300799999
-#: The columns of wide tables, most important first; columns not in this list precede them.
+#: Columns of wide tables in order of decreasing importance. Columns that are not listed here are
+#: more important.
 _RANKED = (
     "damage",
     "base_offset",
@@ -85,10 +86,10 @@ _RANKS = {name: rank for rank, name in enumerate(_RANKED)}
 class TablePrinter:
     """Prints rows as a table or as JSON lines.
 
-    `is_wide` prints all columns even if the terminal is too narrow.
+    If `is_wide`, a table has all columns, even if the terminal is too narrow.
     """
 
-    #: The option that prints all columns.
+    #: The option with which all columns are printed.
     _wide_option = "--json"
 
     def __init__(self, stream: TextIO, *, as_json: bool, is_wide: bool = False) -> None:
@@ -152,7 +153,7 @@ class DumpPrinter(TablePrinter):
         self._files += 1
 
     def rows(self, batch: pa.RecordBatch) -> None:
-        """Print rows; tables show times in ISO 8601 and names of attributes."""
+        """Print rows; a table shows times in ISO 8601, and attributes by name."""
         super().rows(
             batch if self._as_json else _format_time_columns(_format_attributes_column(batch))
         )
@@ -223,7 +224,7 @@ def _format_column(column: pa.Array) -> pa.Array:
 
 
 def _select_columns(widths: Mapping[str, int], max_width: int) -> set[str]:
-    """Return the most important columns that fit."""
+    """Return the most important columns that fit into a width; at least one column."""
     ranked_columns = sorted(widths, key=lambda name: _RANKS.get(name, -1))
     columns: set[str] = set()
     remaining_width = max_width
@@ -236,7 +237,7 @@ def _select_columns(widths: Mapping[str, int], max_width: int) -> set[str]:
 
 
 def _format_attributes_column(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Drop columns whose values are in the title, and replace attributes by their names."""
+    """Replace attributes by names, and drop columns whose values are in the title."""
     if "attributes" not in batch.schema.names:
         return batch
     batch = batch.drop_columns([n for n in _SEGMENT_COLUMNS if n in batch.schema.names])

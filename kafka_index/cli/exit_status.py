@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from kafka_index.core.fs.durable_files import AtomicFile
     from kafka_index.core.job.result import Result
 
-#: If set, print the traceback of the error that ends a run, like --verbose.
+#: Environment variable: if set, print the traceback of the error that ends a run, like --verbose.
 TRACEBACK_VARIABLE = "KAFKA_INDEX_TRACEBACK"
 # Libraries whose errors mean that Spark or the connection to it failed.
 _CLUSTER_LIBRARIES = frozenset({"grpc", "py4j", "pyspark"})
 STDOUT = "-"
 # Metavars of options whose value is just a path, unlike TIME|FILE or KEYID=FILE.
 _PLAIN_PATH_METAVAR = re.compile(r"(\w+_)?(PATH|FILE|DIR|URI)(\.\.\.)?")
-# Only the versions of loaded libraries are relevant.
+# Libraries whose versions are in the summary, if they are loaded.
 _LIBRARIES = ("numba", "pyarrow", "pyspark")
 
 
@@ -86,14 +86,15 @@ class ExitCode(IntEnum):
 def _is_environment_error(error: BaseException) -> bool:
     """Return whether an error of another library is caused by the environment."""
     if isinstance(error, ModuleNotFoundError):
-        # A missing dependency; a missing module of this package would be an internal error.
+        # A missing dependency is an environment error; a missing module of this package is
+        # internal.
         return (error.name or "").partition(".")[0] != "kafka_index"
     is_foreign = type(error).__module__.partition(".")[0] in _CLUSTER_LIBRARIES
     return is_foreign or (isinstance(error, OSError) and not isinstance(error, ValueError))
 
 
 def format_error(error: BaseException, program: str) -> str:
-    """Format an error as one line, without passwords of URIs that it quotes."""
+    """Format an error as one line, without the passwords in quoted URIs."""
     return hide_passwords(_format_error(error, program))
 
 
@@ -182,7 +183,7 @@ class RunSummary:
         return int(self._started_at.timestamp() * 1000)
 
     def about(self) -> dict[str, str]:
-        """Return facts about the run for HTML pages: version, run ID, start time, and paths."""
+        """Return facts about the run for HTML reports: version, run ID, start time, and paths."""
         paths = {
             name: value if isinstance(value, str) else "\n".join(value)
             for name, value in self._paths.items()
@@ -221,8 +222,8 @@ class RunSummary:
     def open(self, path: str) -> None:
         """Open the summary file; ``-`` is stdout.
 
-        With ``-``, all other output goes to stderr. Raises `PublishError` before the run starts if
-        the file is not writable.
+        If the summary goes to stdout, all other output goes to stderr. Raises `PublishError` if the
+        file is not writable.
         """
         if path == STDOUT:
             self._to_stdout = True
@@ -236,7 +237,8 @@ class RunSummary:
     def write(self, exit_code: int, outcome: str) -> None:
         """Write the summary if requested and not yet written.
 
-        `outcome` is the name of the exit code. Raises `OSError` or `PublishError` if writing fails.
+        `outcome` is the name of the exit code, used unless the attribute `outcome` is set. Raises
+        `OSError` or `PublishError` if writing fails.
         """
         file, to_stdout = self._file, self._to_stdout
         self._file, self._to_stdout = None, False
@@ -287,7 +289,7 @@ def run_summary() -> RunSummary:
 
 
 def option_name(parameter: click.Parameter) -> str:
-    """Return the name of an option for messages and summaries: the first long name."""
+    """Return the first long name of an option, for messages and summaries."""
     return next((name for name in parameter.opts if name.startswith("--")), parameter.opts[0])
 
 

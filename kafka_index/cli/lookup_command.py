@@ -1,4 +1,4 @@
-"""``lookup``: runs a table of queries into files, or a single query to the terminal."""
+"""``lookup``: runs a table of queries and writes result files, or prints a single query."""
 
 from __future__ import annotations
 

@@ -41,14 +41,14 @@ class Progress:
 
     A context manager; `advance` can be called from any thread. A terminal shows a live line; other
     streams get log lines. A separate thread writes, so that workers never wait for a slow terminal.
-    If the stream is closed, only the display ends.
+    If the stream is closed, the progress display ends, but the run continues.
 
     Parameters
     ----------
     total : int
         The number of items; 0 if unknown.
     total_bytes : int or None
-        The bytes of all items, which then measure the progress; otherwise items do.
+        The total bytes of all items. If given, bytes measure the progress, otherwise items.
     nouns : tuple of str
         Singular and plural of an item.
     """
@@ -106,7 +106,7 @@ class Progress:
             yield
 
     def advance(self, count: int, size_bytes: int = 0) -> None:
-        """Count completed items and their bytes, unless progress units include them."""
+        """Count completed items and their bytes; do nothing after a call of `set_units`."""
         with self._lock:
             if self._has_units:
                 return
@@ -114,7 +114,7 @@ class Progress:
             self._bytes += size_bytes
 
     def set_units(self, completed_units: int, total_units: int) -> None:
-        """Set the progress to a fraction of all work, in progress units."""
+        """Set the completed fraction of all work, in progress units."""
         with self._lock:
             self._has_units = True
             self._count = self._total * completed_units // max(total_units, 1)
@@ -177,7 +177,7 @@ class Progress:
             return
 
     def _display(self) -> Display:
-        """Return a line of rich that can be removed."""
+        """Return a progress line of rich that can be erased."""
         from rich import progress  # noqa: PLC0415, slow to import
         from rich.table import Column  # noqa: PLC0415, slow to import
 
@@ -197,7 +197,7 @@ class Progress:
         return display
 
     def _draw(self, display: Display) -> None:
-        """Draw the line, again after a pause; do nothing on a terminal without cursor movement."""
+        """Draw the progress line, unless the terminal does not support cursor movement."""
         if self._active_display is None and display.console.is_interactive:
             display.start()
             self._active_display = display
@@ -268,7 +268,7 @@ class ProgressListener:
         self._progress.__enter__()
 
     def on_done(self, count: int, size_bytes: int = 0) -> None:
-        """Show that an amount of work is complete; called from any thread."""
+        """Add completed items to the progress; called from any thread."""
         if self._progress is not None:
             self._progress.advance(count, size_bytes)
 
@@ -294,8 +294,8 @@ def print_result(
 ) -> None:
     """Print a result: statuses, facts, lists, conclusion, next command.
 
-    With QUIET, only problems are printed, to stderr. If `rows_printed`, stdout has the rows of the
-    result, so other lines go to stderr, without the duration.
+    With QUIET, only problems are printed, to stderr. If `rows_printed`, the rows of the result were
+    printed to stdout. Other lines then go to stderr, without the duration.
     """
     is_quiet = verbosity is Verbosity.QUIET
     stream = sys.stderr if is_quiet or rows_printed else sys.stdout
@@ -372,7 +372,7 @@ def _color_by_severity(paint: Paint, severity: Severity, text: str) -> str:
 def _format_skipped(
     skipped: Sequence[tuple[str, str]], paint: Paint, verbosity: Verbosity
 ) -> Sequence[str]:
-    """Format skipped entries by reason; with VERBOSE, each entry."""
+    """Format skipped entries: one line per reason, or one per entry with VERBOSE."""
     reasons: dict[str, list[str]] = {}
     for path, reason in skipped:
         reasons.setdefault(reason, []).append(path)

@@ -1,6 +1,7 @@
 """Output of a single ``lookup`` query as text or JSON.
 
-For one partition, all details of the result are printed; for several, a table, lines or JSON.
+For a single partition, all details of the result are printed. For several partitions, a table,
+lines or JSON are printed.
 """
 
 from __future__ import annotations
@@ -118,7 +119,7 @@ def _format_result(
 
 
 def _align_members(members: Sequence[tuple[str, str]], width: int) -> list[str]:
-    """Format names and texts in two columns; the first has a minimum width."""
+    """Format names and texts in two columns; `width` is the minimum width of the names."""
     width = max([width, *(len(name) for name, _ in members)])
     return [f"  {name.ljust(width)}  {text}" for name, text in members]
 
@@ -135,9 +136,9 @@ def _format_time_with_ms(timestamp_ms: int) -> str:
 def _read_record(
     partition: TopicPartition, offset: int, request: ConsoleLookupRequest
 ) -> tuple[RecordText, PrintedRecords] | None:
-    """Read the resulting record and return its formatter; None if the result is not a record.
+    """Read the record at an offset; return it with its formatter, None if there is no record.
 
-    Raises `KafkaIndexError` if its batch cannot be read.
+    Raises `KafkaIndexError` if the batch of the record cannot be read.
     """
     from kafka_index.cli.record_text import RecordText  # noqa: PLC0415, slow to import
     from kafka_index.core.query.bounds import BoundOptions  # noqa: PLC0415, slow to import

@@ -29,7 +29,7 @@ _LENGTH_BYTES = 4
 
 @dataclass(frozen=True, slots=True)
 class _PartitionFormat:
-    """Formats values of records of one partition."""
+    """Formats the values of tokens for records of one partition."""
 
     topic: str
     number: int
@@ -41,7 +41,7 @@ class _PartitionFormat:
         return (self.null,) if data is None else self.plain(data)
 
     def plain(self, data: memoryview) -> Iterable[str]:
-        """Yield bytes unchanged; on a terminal without control characters."""
+        """Yield bytes as text; on a terminal, escape control characters."""
         if len(data) <= PART_BYTES and not self.is_terminal:
             return (str(data, "utf-8", BYTES_AS_TEXT),)
         parts = (str(part, "utf-8", BYTES_AS_TEXT) for part in split_bytes(data))
@@ -58,7 +58,7 @@ class _PartitionFormat:
             separator = ","
 
     def packed_length(self, data: OptionalBytes) -> Iterable[str]:
-        """Yield the length of a value as four bytes, big-endian."""
+        """Yield the length of a value as four big-endian bytes."""
         return self.plain(memoryview(_length(data).to_bytes(_LENGTH_BYTES, "big", signed=True)))
 
 
@@ -94,7 +94,7 @@ class RecordTemplate:
         self._is_terminal = is_terminal
 
     def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
+        """Yield the formatted records in parts; `rows` has `PRINTED_COLUMNS` of one topic."""
         topic = rows.column("topic")[0].as_py()
         decode = topic_decoder(topic)
         is_typed = [not pa.types.is_binary(rows.column(name).type) for name in ("key", "value")]
@@ -102,7 +102,7 @@ class RecordTemplate:
         if any(is_typed):
             printed_rows = (_encode_decoded_fields(row, *is_typed) for row in printed_rows)
         if decode is not None:
-            # Removes secrets of the cluster.
+            # Decoding also removes the secrets that internal topics contain.
             printed_rows = (decode_row(decode, row) for row in printed_rows)
         return self._format_rows(topic, rows.column("partition").to_pylist(), printed_rows)
 
@@ -119,7 +119,7 @@ class RecordTemplate:
 
 
 def _encode_decoded_fields(row: Row, has_key: bool, has_value: bool) -> Row:  # noqa: FBT001, because they are flags
-    """Replace the key or value of a decoded row by its JSON text."""
+    """Replace the key or value of a row by the JSON text of the decoded key or value."""
     decoded = row.decoded
     if decoded is None or decoded.error is not None:
         return row

@@ -1,7 +1,7 @@
-"""Format records as lines, readable or as JSON; keys and values as quoted text or hex digits.
+"""Format records as aligned columns or JSON lines, with keys and values as text or hex digits.
 
 Output contains no line ends or terminal control characters from records. Large keys and values are
-written in parts, and never held as text.
+formatted in parts, so that their complete text is never in memory.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TEXT, HEX, NONE = BytesForm
 
 #: Keys and values above this size are written in parts of this size.
 PART_BYTES = 64 * 1024
-#: ``ControlRecordType``.
+#: Names of control records by type (``ControlRecordType``).
 _CONTROL_TYPES = (
     "abort",
     "commit",
@@ -93,7 +93,7 @@ def _format_large_value(
 
 
 def split_bytes(data: memoryview) -> Iterator[bytes]:
-    """Yield bytes in parts small enough to be held as text."""
+    """Yield bytes in parts of at most `PART_BYTES`."""
     for start in range(0, len(data), PART_BYTES):
         yield bytes(data[start : start + PART_BYTES])
 
@@ -135,7 +135,7 @@ class RecordText:
         self._decode = decode
         self._shows_decoded = keys is None and values is None
         self._widths: list[int] = []
-        # The first members of every JSON object.
+        # JSON text of the first members of every object.
         self._first_members = ""
 
     def lines(
@@ -145,8 +145,8 @@ class RecordText:
     ) -> Iterator[str]:
         """Yield the lines of records in parts, including line ends.
 
-        The first line is preceded by the column names. `select` filters the rows; by default, all
-        rows are printed.
+        In a table, the column names precede the first row. `select` filters the rows; by default,
+        all rows are printed.
         """
         rows = records.rows() if select is None else select(records.rows())
         if self._decode is not None:
@@ -195,7 +195,7 @@ class RecordText:
             yield "\n"
 
     def _format_leading_cells(self, row: Row) -> tuple[str, ...]:
-        """Return the cells before key and value."""
+        """Return the cells of a row before the key and value."""
         return (
             str(row.position_bytes),
             str(row.offset),
@@ -229,7 +229,7 @@ class RecordText:
             keys, values = self._keys, self._values
             control, epoch = "null", "null"
             if row.is_control:
-                # The bytes of control records are not text, even if they can be decoded.
+                # The keys and values of control records are binary, even if they are valid UTF-8.
                 keys = HEX if keys == TEXT else keys
                 values = HEX if values == TEXT else values
                 control = encode_basestring_ascii(_control_type(row))
@@ -268,7 +268,7 @@ class RecordText:
 
 
 def readable_time(timestamp_ms: int) -> str:
-    """Format a timestamp; a dash if there is none."""
+    """Format a timestamp; return a dash for -1, which means no timestamp."""
     if timestamp_ms == NO_TIMESTAMP:
         return "-"
     time = format_time(timestamp_ms) if timestamp_ms >= 0 else None
@@ -276,7 +276,7 @@ def readable_time(timestamp_ms: int) -> str:
 
 
 def decode_row(decode: Decode, row: Row) -> Row:
-    """Decode a row, and remove secrets."""
+    """Add the decoded record to a row, and remove its value if the value contains secrets."""
     if row.is_control:
         return row
     key, value = (None if data is None else bytes(data) for data in (row.key, row.value))
@@ -334,7 +334,7 @@ class RecordPrinter(Protocol):
     """Formats records of several partitions."""
 
     def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the text of records of one topic with `PRINTED_COLUMNS`, in parts."""
+        """Yield the formatted records in parts; `rows` has `PRINTED_COLUMNS` of one topic."""
 
 
 def print_records(
@@ -342,7 +342,7 @@ def print_records(
     printer: RecordPrinter,
     print_context: Callable[[TextIO], AbstractContextManager[object]] = nullcontext,
 ) -> None:
-    """Print records to stdout while they are read, each batch in a context of `print_context`."""
+    """Print records to stdout while they are read; enter `print_context` for each batch."""
     with closing(records.batches()) as batches:
         for batch in batches:
             with print_context(sys.stdout):
@@ -363,7 +363,7 @@ class PartitionedRecordText(RecordText):
         self._is_terminal = sys.stdout.isatty()
 
     def record_lines(self, rows: pa.RecordBatch) -> Iterator[str]:
-        """Yield the lines of records of one topic with `PRINTED_COLUMNS`."""
+        """Yield the lines of records in parts; `rows` has `PRINTED_COLUMNS` of one topic."""
         topic = rows.column("topic")[0].as_py()
         self._decode = topic_decoder(topic)
         numbers = rows.column("partition").to_pylist()
@@ -374,7 +374,7 @@ class PartitionedRecordText(RecordText):
     def _set_partitions(
         self, topic: str, numbers: Sequence[int], rows: Iterable[Row]
     ) -> Iterator[Row]:
-        """Yield rows, and set the partition that the output of each row contains."""
+        """Yield rows; before each row, set its partition, which the output contains."""
         previous_number = None
         for number, row in zip(numbers, rows, strict=True):
             if number != previous_number:

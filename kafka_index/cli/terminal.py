@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 _PROGRAM = "kafka-index"
-#: Printed as a log line or in the live line.
+#: Printed as a log line, or shown in the live progress line.
 COMPILING = "compiling kernels (first run only)"
 # Wider than any table, since rich does not support an unlimited width.
 _UNBOUNDED_WIDTH = 1 << 20
@@ -33,9 +33,9 @@ _DEFAULT_SIZE = 80, 25
 _INDENT = 2
 #: Maximum number of lines of a list.
 MAX_LIST_LINES = 20
-# The indentation of a line belongs to its first word.
+# Matches a word with the spaces after it; the first word includes the indentation.
 _WORD = re.compile(r"^\s*\S+\s*|\S+\s*")
-# The styles of `Paint`; no other control sequences are passed on.
+# The control sequences of `Paint`, which are the only ones that are not escaped.
 _STYLE = re.compile("(\x1b\\[(?:[0-2]|3[1-3])m)")
 
 
@@ -48,7 +48,7 @@ class Verbosity(Enum):
 
     @property
     def stdout(self) -> TextIO:
-        """The stream for output other than problems; with --quiet, output is discarded."""
+        """The stream for all output except problems; with --quiet, it discards the output."""
         return _NullStream() if self is Verbosity.QUIET else sys.stdout
 
 
@@ -82,7 +82,7 @@ def rich_console(stream: TextIO) -> Console:
 
     class _StreamConsole(Console):
         def on_broken_pipe(self) -> None:
-            # rich would close stdout and exit, whichever stream broke.
+            # Without this method, rich would close stdout and exit, even if stderr is broken.
             raise BrokenPipeError
 
     # rich would use the size of stdin's terminal first.
@@ -100,7 +100,7 @@ def rich_console(stream: TextIO) -> Console:
 
 
 def terminal_size(stream: TextIO) -> tuple[int, int]:
-    """Return columns and lines of a terminal; unlimited for other streams."""
+    """Return the columns and lines of a terminal; other streams have unlimited columns."""
     if not stream.isatty():
         return _UNBOUNDED_WIDTH, _DEFAULT_SIZE[1]
     columns, lines = os.get_terminal_size(stream.fileno())
@@ -213,7 +213,7 @@ def _wrap_line(stream: TextIO, line: str) -> Iterator[str]:
 
 
 def _line_starts(text: str, width: int, indent: int) -> Iterator[int]:
-    """Yield the positions of words that start a line; words are never split."""
+    """Yield the text positions at which lines start; words are never split."""
     from rich.cells import cell_len  # noqa: PLC0415, slow to import
 
     start = line_width = 0

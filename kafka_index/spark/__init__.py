@@ -1,7 +1,8 @@
-"""The Spark engine: DataFrame in, DataFrame out, over the same per-segment functions.
+"""The Spark engine, and functions that take and return DataFrames.
 
-The names in `__all__` are public, and so is the module `daemon`, which is used in a Spark setting.
-Everything else in this package may change in any release.
+Spark tasks call the same per-segment functions as threads. The names in `__all__` are public. The
+module `daemon` is public, too, because a Spark setting contains its name. Everything else in this
+package may change in any release.
 
 Sessions are passed in, and no SparkContext is used, so everything works with Spark Connect too.
 Only `kafka_index.spark.jobs` distinguishes classic sessions from Connect.

@@ -1,9 +1,10 @@
-"""Parent process of an executor's Python workers, which forks them with compiled kernels.
+"""Parent process that forks the Python workers of an executor, with compiled kernels.
 
-Set as ``spark.python.daemon.module``. All modules are imported and all kernels compiled before a
-worker is forked. Freezing the garbage collector avoids copying shared memory pages. The package
-must be importable when the daemon starts: installed, or on the ``PYTHONPATH`` of the executors, to
-which `kafka_index.spark.session` adds the zips of ``--py-files``.
+The setting ``spark.python.daemon.module`` selects this module. All modules are imported and all
+kernels compiled before a worker is forked. Freezing the garbage collector avoids copying shared
+memory pages. The package must be importable when the daemon starts: installed, or on the
+``PYTHONPATH`` of the executors, to which `kafka_index.spark.session` adds the zips of
+``--py-files``.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ class _Worker(Protocol):
     def __call__(self, sock: socket.socket, authenticated: bool) -> int: ...  # noqa: FBT001, PySpark's
 
 
-# Imported before the collector is frozen. Otherwise it would visit these modules after each task.
+# Imported before the garbage collector is frozen. Otherwise each task's collection would visit the
+# objects of these modules.
 _TASK_MODULES = (
     "pyspark.worker",
     "pandas",
@@ -40,7 +42,7 @@ _TASK_MODULES = (
 
 @contextlib.contextmanager
 def _stdout_to_stderr() -> Iterator[None]:
-    """Redirect prints to stderr, since stdout is the protocol between daemon and JVM."""
+    """Redirect prints to stderr, because the daemon and the JVM communicate over stdout."""
     sys.stdout.flush()
     stdout_copy = os.dup(1)
     os.dup2(2, 1)
@@ -53,7 +55,7 @@ def _stdout_to_stderr() -> Iterator[None]:
 
 
 def prepare() -> None:
-    """Import the modules of tasks and compile the kernels; after a failure, each task does so."""
+    """Import the modules of tasks and compile the kernels; if this fails, each task repeats it."""
     with _stdout_to_stderr():
         try:
             for name in _TASK_MODULES:
@@ -66,7 +68,7 @@ def prepare() -> None:
 
 
 def exit_on_closed_pipe(run_worker: _Worker) -> _Worker:
-    """Wrap PySpark's worker loop to return without a traceback if the JVM closes the pipe.
+    """Wrap PySpark's worker loop: if the JVM closes the pipe, exit without a traceback.
 
     The JVM closes the pipe of a worker that was idle for a minute. The exit code is nonzero,
     because after 0 the daemon would run the worker on the closed pipe again.
@@ -82,7 +84,7 @@ def exit_on_closed_pipe(run_worker: _Worker) -> _Worker:
 
 
 def main() -> None:
-    """Run PySpark's daemon after the preparation."""
+    """Prepare this process, then run PySpark's daemon."""
     prepare()
     from pyspark import daemon
 

@@ -3,10 +3,10 @@
     spark.dataSource.register(KafkaLogSource)
     spark.read.format("kafka-log").option("path", "/dump/broker-1").option("subscribe", "orders")
 
-The driver plans with `core.query`, and each task reads a group of splits. It uses no JVM API, so it
-works with Spark Connect too. Pushed filters (``spark.sql.python.filterPushdown.enabled``) narrow
-the read: offsets to byte ranges, topics and partitions to their logs, timestamps and keys to
-records. Spark evaluates all filters again.
+The driver plans the read with `core.query`, and each task reads a group of splits. The data source
+uses no JVM API, so it works with Spark Connect, too. Pushed filters
+(``spark.sql.python.filterPushdown.enabled``) narrow the read: offsets to byte ranges, topics and
+partitions to their logs, timestamps and keys to records. Spark evaluates all filters again.
 """
 
 from __future__ import annotations
@@ -104,10 +104,10 @@ from kafka_index.spark.option_values import (
 )
 from kafka_index.spark.workers import NOT_SHARED_HINT, arrow_schema
 
-#: Only the command ``import``, which rejects existing partitions, sets the last two options.
+#: Options of a write. Only the command ``import`` sets the last two options.
 _SOURCE_OPTIONS = ("path", "orderby", "topicids", "runid", "importmode")
 _MAX_LISTED_PARTITIONS = 3
-#: Maximum number of partitions that a task writes at a time, since each keeps a log open.
+#: Maximum number of partitions that a task writes, since each partition keeps a ``.log`` open.
 _MAX_OPEN_LOGS = 512
 
 
@@ -130,7 +130,7 @@ class KafkaLogWriter(DataSourceArrowWriter):
         self._root = _parse_output(lowercase_options)
         self._settings = _settings(lowercase_options, overwrite=overwrite)
         check_columns(arrow_schema(schema), self._settings)
-        # Detects a running broker before the work; the commit checks again.
+        # Detects a running broker before any task starts; the commit checks again.
         with Output.for_data_directory(self._root) as output:
             if overwrite:
                 check_overwrite(self._root)
@@ -259,14 +259,14 @@ _MODES = {
     "PERMISSIVE": OnDamage.PERMISSIVE,
     "DROPMALFORMED": OnDamage.DROP,
 }
-#: Internal topics, to which a pattern does not subscribe.
+#: Internal topics, which the option subscribePattern does not select.
 _INTERNAL_TOPICS = (CONSUMER_OFFSETS_TOPIC, TRANSACTION_STATE_TOPIC, SHARE_GROUP_STATE_TOPIC)
 _PATTERN_FLAGS = re.compile(r"\(\?([imsx]+)\)")
 _TIERED_OPTIONS = ("tieredformat", "keyprefix", "tieredkeys", "topicids")
 
 #: Default approximate size of log data per task.
 TASK_BYTES = 128 << 20
-#: Options that select topics or partitions, and are mutually exclusive.
+#: The mutually exclusive options that select topics or partitions.
 SUBSCRIPTIONS = ("subscribe", "subscribePattern", "assign")
 #: Prefix of storage options.
 STORAGE_PREFIX = "storage."
@@ -315,7 +315,7 @@ _READ_OPTIONS = frozenset(
         "schemaContext",
     )
 )
-#: Also rejected by Spark's Kafka source, because they change rows or the start of a read.
+#: Options that Spark's Kafka source also rejects, because they change rows or the start of a read.
 _REJECTED_OPTIONS = frozenset(
     f"kafka.{name}"
     for name in (
@@ -349,11 +349,11 @@ class SourceOptions:
     Attributes
     ----------
     topics : str, optional
-        A pattern.
+        A pattern that must match the full topic name.
     topic_names, partitions
         Topics and partitions that must exist.
     rows : BatchForm, optional
-        None to read records.
+        The form of the rows; None to read records.
     min_partitions : int
         Minimum number of tasks, if the logs can be split.
     max_bytes : int
@@ -361,7 +361,7 @@ class SourceOptions:
     max_records : int, optional
         Maximum number of offsets per task.
     follow_links : bool
-        Read links that point outside the paths.
+        Whether to read links that point outside the paths.
     ignored : tuple of str
         Options without effect.
     """
@@ -399,7 +399,7 @@ class SourceDecode:
 
 
 def _parse_decode(options: Mapping[str, str], paths: tuple[str, ...]) -> SourceDecode | None:
-    """Parse the options of typed columns; return None without ``decode``."""
+    """Parse the options of typed columns; return None if the option ``decode`` is missing."""
     decode = parse_choice(
         options, "decode", {"": None, **{member.value: member for member in Decode}}
     )
@@ -426,7 +426,7 @@ def _parse_max_decompressed_bytes(options: Mapping[str, str]) -> int:
 def parse_options(spark_options: Mapping[str, str], *, now: int | None = None) -> SourceOptions:
     """Parse the options of a read; names are case-insensitive.
 
-    Times are relative to `now`, in ms, by default the current time.
+    Relative times are relative to `now`, in ms since 1970; by default the current time.
     """
     options = {name.lower(): value for name, value in spark_options.items()}
     ignored = check_names(options)
@@ -527,7 +527,7 @@ def _refuse_record_options(options: Mapping[str, str], rows: BatchForm | None) -
 def _parse_subscription(
     options: Mapping[str, str],
 ) -> tuple[str | None, tuple[str, ...], Mapping[str, list[int]] | None]:
-    """Parse a topic pattern, topic names, or partitions."""
+    """Parse the subscription: return a topic pattern, topic names, and partitions."""
     subscriptions = [name for name in SUBSCRIPTIONS if name.lower() in options]
     if len(subscriptions) > 1:
         raise InputError(f"{' and '.join(subscriptions)} are mutually exclusive")
@@ -544,7 +544,8 @@ def _parse_subscription(
     pattern = pattern.strip()
     if not pattern:
         raise malformed(options, "subscribepattern", "a regular expression")
-    # Python allows flags only at the start of a pattern, but this pattern becomes a part of one.
+    # Python allows global flags only at the start of a pattern, but this pattern becomes a part of
+    # a larger pattern.
     flags = _PATTERN_FLAGS.match(pattern)
     if flags is not None:
         pattern = f"(?{flags[1]}:{pattern[flags.end() :]})"
@@ -575,7 +576,7 @@ def _parse_columns(options: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def check_names(names: Iterable[str]) -> list[str]:
-    """Return options without effect, in lower case."""
+    """Reject unknown options; return options without effect, in lower case."""
     ignored = []
     for name in names:
         if name in _READ_OPTIONS or name.startswith(STORAGE_PREFIX):
@@ -657,7 +658,7 @@ _SIGNS: dict[type[Filter], str] = {
     LessThan: "<",
     LessThanOrEqual: "<=",
 }
-#: Finds the missing offsets in the ranges of logs that a split has read.
+#: Called with the logs that a split has read; returns the missing offsets in the split's ranges.
 FindMissing = Callable[[Sequence[ScannedLog]], MissingOffsets]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -669,10 +670,10 @@ class KafkaLogSource(DataSource):
 
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
-        # Pickled with the source, so that times are relative to the loading of the table, even if
-        # the table is planned and read several times.
+        # The time at which the table is loaded, which is pickled with the source. Relative times
+        # refer to this time, even if the table is planned and read several times.
         self._now = now_ms()
-        # The types of decoded columns are derived once, from the records of all tasks.
+        # The types of decoded columns are determined only once, for all selected topics.
         self._typed: TypedColumns | None = None
 
     @classmethod
@@ -692,8 +693,8 @@ class KafkaLogSource(DataSource):
         options = self._parse_options()
         if not options.push_filters:
             return KafkaLogReader(options, schema)
-        # Spark rejects a reader with pushFilters unless filter pushdown is enabled; the default is
-        # off.
+        # Used only with the option pushFilters: Spark rejects a reader with this method unless
+        # filter pushdown is enabled, and it is disabled by default.
         return FilteringReader(options, schema)
 
     def _parse_options(self) -> SourceOptions:
@@ -735,7 +736,7 @@ def _find_types(options: SourceOptions) -> TypedColumns | None:
 
 
 def _spark_types(schema: pa.Schema) -> dict[str, DataType]:
-    """Map column names to Spark types."""
+    """Return the Spark type of each column, by name."""
     return {
         field.name: _HEADERS
         if field.name == "headers"
@@ -774,7 +775,8 @@ class KafkaLogReader(DataSourceReader):
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         configure_stores(options.storage)
-        # Backup URIs are resolved once, so that all tasks read the same backup.
+        # URIs that select a backup, such as the latest, are resolved once. All tasks therefore read
+        # the same backup.
         self._options = replace(
             options,
             paths=tuple(map(pinned_backup, options.paths)),
@@ -826,7 +828,7 @@ class KafkaLogReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of a group of splits."""
-        # Remote segments were listed with the keys of tiered storage.
+        # Reading remote segments requires the encryption keys with which they were listed.
         tiered = self._options.tiered
         keys = () if tiered is None else tiered.keys
         configure_stores(replace(self._options.storage, tiered_keys=keys))
@@ -897,12 +899,12 @@ def _check_schema(options: SourceOptions, schema: StructType) -> ReadSettings:
     if options.rows is not None or settings.typed is not None:
         return settings
     names = [name for name in schema.names if name != CORRUPT_RECORD]
-    # If no column is selected, Spark still counts rows.
+    # If no column is selected, Spark still counts rows, so one column is read.
     return replace(settings, columns=tuple(names) or ("offset",))
 
 
 def _group_splits(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[RecordSplit]]:
-    """Combine consecutive splits up to the size of a task."""
+    """Combine consecutive splits into groups of at most `task_bytes`, unless a split is larger."""
     groups: list[list[RecordSplit]] = []
     free_bytes = 0
     for split in splits:
@@ -916,13 +918,13 @@ def _group_splits(splits: Sequence[RecordSplit], task_bytes: int) -> list[list[R
 
 @dataclass(slots=True)
 class _Range:
-    """The remaining range of values, with inclusive bounds."""
+    """The range of values that pass all filters so far, with inclusive bounds."""
 
     least: int = -INT64_MAX - 1
     most: int = INT64_MAX
 
     def narrow(self, comparison: Filter, value: int, *, is_exact: bool = True) -> bool:
-        """Apply a filter; return False if the filter is not a comparison.
+        """Narrow the range by a filter; return False if the filter is not a comparison.
 
         If not `is_exact`, `value` was rounded down.
         """
@@ -950,7 +952,7 @@ class FilteringReader(KafkaLogReader):
         self._offsets = _Range()
         self._times = _Range()
         self._key: bytes | None = None
-        # The remaining values of the columns topic and partition.
+        # The values of the columns topic and partition that pass all filters so far.
         self._selected_values: dict[str, frozenset[Any]] = {}
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802, Spark's name
@@ -969,7 +971,7 @@ class FilteringReader(KafkaLogReader):
     def partitions(self) -> Sequence[InputPartition]:
         self._offset_range = (self._offsets.least, self._offsets.most)
         if self._key is not None or self._times != _Range():
-            # A record filter also skips batches by their maximum timestamps.
+            # A record filter also skips batches whose maximum timestamp is too early.
             end = None if self._times.most == INT64_MAX else self._times.most + 1
             start = None if self._times.least < -INT64_MAX else self._times.least
             self._settings = replace(
@@ -999,7 +1001,7 @@ class FilteringReader(KafkaLogReader):
         if name == "timestamp" and isinstance(value, datetime) and value.tzinfo is not None:
             milliseconds, remainder = divmod(value - _EPOCH, _MS)
             return self._times.narrow(pushed_filter, milliseconds, is_exact=not remainder)
-        # The filter would compare the bytes of the record, not the decoded key.
+        # With decoded keys, the record filter would wrongly compare the raw bytes of the key.
         is_plain = isinstance(value, bytes | bytearray) and self._settings.typed is None
         if name == "key" and isinstance(pushed_filter, EqualTo) and is_plain:
             self._key = bytes(value)

@@ -1,4 +1,4 @@
-"""Import files of records as a Spark job: read by tasks, shuffled by partition, and written."""
+"""Import files of records as a Spark job: read the files, shuffle rows by partition, write logs."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from kafka_index.core.output.output import Output
 from kafka_index.spark.data_source import KafkaLogSource
 from kafka_index.spark.workers import SparkWorkers, read_tasks, spark_schema, spark_workers
 
-#: Rows of file number N start at N times this number.
+#: Row numbers of file number N start at N times this number.
 _FILE_ROWS = 1 << 40
-# Assumed file size, which is large enough to make each file a task.
+# Assumed size of each file, which is so large that each file becomes a task.
 _FILE_BYTES = 1 << 30
 
 
@@ -113,14 +113,16 @@ def _import_on_spark(
     root = output.root
     try:
         with ExitStack() as stack:
-            # The lock is released for the job, whose commit acquires the lock in another process.
+            # The lock is released before the job, because the commit acquires the lock in another
+            # process.
             with output:
                 if finished := finished_import(root, digest, settings.mode):
                     return finished, False
                 running = running_import(root, digest, settings, lock=output)
                 running_settings = stack.enter_context(running)
             workers = stack.enter_context(
-                # Each task checks that it sees the staging directory.
+                # No `outputs` are checked here, because each task checks that it sees the staging
+                # directory.
                 engine.start(
                     "import", after_failure=AFTER_FAILURE, inputs=[file.path for file in files]
                 )
@@ -129,6 +131,7 @@ def _import_on_spark(
     except KafkaIndexError as error:
         if is_retriable(error):
             raise
-        # Spark wraps the error; on threads, a table that cannot be imported is an InputError.
+        # Spark wraps the original error. As on threads, raise an InputError if a table cannot be
+        # imported.
         raise InputError(error.message, hint="nothing was imported") from error
     return list_imported_partitions(root, running_settings.run_id), True

@@ -1,4 +1,4 @@
-"""Builds on Spark, from logs or from the rows of a DataFrame (Delta, Iceberg, ORC, queries)."""
+"""Build on Spark, from logs or from the rows of a DataFrame (Delta, Iceberg, ORC, queries)."""
 
 from __future__ import annotations
 
@@ -93,18 +93,19 @@ from kafka_index.spark.workers import (
 )
 
 _PARTITION = ["topic", "partition"]
-# Stages: read and sort.
+# Stages of a Spark job: read and sort.
 _STAGES = 2
-# Raw batches can be megabytes each, so a row limit does not limit record batches.
+# A row with a raw Kafka batch can have megabytes, so a row limit does not limit the size of Arrow
+# record batches.
 _BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
 _BATCH_BYTES = 16 << 20
-# Approximate maximum size of a staged and of a counted segment, as sent to the driver.
+# Approximate maximum bytes that the driver receives per staged segment, and per counted segment.
 _STAGED_BYTES, _COUNTED_BYTES = 1024, 128
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Rows:
-    """An input on Spark: row groups of files, or a frame with the columns of the source."""
+    """A Parquet input on Spark: row groups of its files, or a DataFrame with the same columns."""
 
     source: ParquetInput
     groups: Sequence[NumberedGroup] = ()
@@ -120,11 +121,11 @@ def build_rows(
     listener: BuildListener,
     fail_fast: bool = False,
 ) -> None:
-    """Build from a Parquet input, like `build_parquet` on threads, or from a frame.
+    """Build from a Parquet input, like `build_parquet` on threads, or from a DataFrame.
 
-    The frame has the columns of the source. The number of progress units is `SHARES`. Executors
-    read files at the same paths as the driver. Spark sorts unsorted rows. With `fail_fast`, no
-    further round starts after a segment has failed.
+    The DataFrame `frame` has the columns of `source`. The build has `SHARES` progress units.
+    Executors read the files at the same paths as the driver. Spark sorts unsorted rows. With
+    `fail_fast`, no further round starts after a segment has failed.
     """
     check_settings(source, settings)
     rows = Rows(source, row_groups(source) if frame is None else (), frame)
@@ -143,7 +144,7 @@ def build_rows(
 
 @contextmanager
 def _counted_segments(workers: SparkWorkers, rows: Rows) -> Iterator[_CountedSegments]:
-    """Count the rows of segments, and persist the counts while the context is open."""
+    """Count the rows of each segment, and persist the counts while the context is open."""
     counts = _count_files(workers, rows) if rows.frame is None else _count_frame(rows.frame)
     segments = counts.persist(StorageLevel.DISK_ONLY)
     is_raw = rows.source.form is ParquetForm.RAW
@@ -165,12 +166,13 @@ def _counted_segments(workers: SparkWorkers, rows: Rows) -> Iterator[_CountedSeg
         _check_partitions(partitions, rows.source)
         yield _CountedSegments(workers, rows, segments, partitions)
     finally:
-        # Blocking, since stopping the session concurrently would log an error.
+        # Blocking, because an error would be logged if the session stopped before the end of
+        # unpersist.
         segments.unpersist(blocking=True)
 
 
 def _check_partitions(partitions: pa.Table, source: ParquetInput) -> None:
-    """Reject an input without rows, and rows without a segment."""
+    """Reject an input without rows, and rows with null keys; raise errors of counting tasks."""
     for error in partitions["error"].drop_null().to_pylist():
         raise pickle.loads(error)  # noqa: S301, of our own task
     if not partitions.num_rows:
@@ -190,7 +192,7 @@ def _count_files(workers: SparkWorkers, rows: Rows) -> DataFrame:
 def count_groups(
     batches: Iterable[pa.RecordBatch], *, source: ParquetInput
 ) -> Iterator[pa.RecordBatch]:
-    """Count the row groups of one bin; runs in a task."""
+    """Count the rows per segment in the row groups of one bin; runs in a Spark task."""
     for group in read_tasks(batches):
         try:
             yield from count_batches(group, source)
@@ -216,7 +218,7 @@ def _count_frame(frame: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _CountedSegments:
-    """Rows whose segments are counted on the executors; the driver has one row per partition."""
+    """The counted segments of an input: `segments` on the executors, `partitions` in the driver."""
 
     workers: SparkWorkers
     rows: Rows
@@ -229,7 +231,7 @@ class _CountedSegments:
         return count
 
     def refused(self) -> list[SegmentReport]:
-        """Return report rows of rejected segments, which cannot exist on a broker."""
+        """Return failed report rows of the segments that cannot exist on a broker."""
         keys = map(
             SegmentKey, *(self.partitions[name].to_pylist() for name in (*_PARTITION, "lowest"))
         )
@@ -275,17 +277,17 @@ class _Round:
 
     @property
     def bins(self) -> int:
-        """Approximate number of bins of the scan."""
+        """Approximate number of bins in which the segments are scanned."""
         return count_bins(self.segments, self.cost)
 
     def collect_published_rows(self, _settings: BuildSettings) -> list[SegmentReport]:
-        """Return no rows: all segments are built again."""
+        """Return no rows, because the next run builds all segments again."""
         return []
 
     def stage(
         self, workers: Workers, settings: BuildSettings, *, fail_fast: bool
     ) -> list[StagedSegment]:
-        """Scan the segments that are not rejected."""
+        """Scan the segments of the round that are not rejected."""
         spark, source = spark_workers(workers), self.counted.rows.source
         partitions = self.counted.partitions.slice(self.first, self.end - self.first)
         segments, _ = split_rejected(source, self.counted.fetch(partitions))
@@ -327,7 +329,7 @@ class _Round:
         fail_fast: bool,
         items: int,
     ) -> list[StagedSegment]:
-        """Stage segments from rows that Spark sorts."""
+        """Let Spark sort the rows of segments, and stage the segments."""
         source = self.counted.rows.source
         staging = partial(
             stage_rows,
@@ -366,7 +368,8 @@ class _Round:
         rows = self.counted.rows
         if rows.frame is not None:
             return rows.frame
-        # For rows of other rounds, only the key columns are read.
+        # If other jobs read some of the segments, tasks read only row groups with requested
+        # segments.
         is_part = self.segments < self.counted.count or len(segments) < self.segments
         segment_keys = frozenset(segment.key for segment in segments) if is_part else None
         read = workers.task(partial(read_rows, source=rows.source, segment_keys=segment_keys))
@@ -380,9 +383,10 @@ def read_rows(
     source: ParquetInput,
     segment_keys: frozenset[SegmentKey] | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Read the row groups of one bin that have rows of the segments; runs in a task.
+    """Read the row groups of one bin that have rows of requested segments; runs in a Spark task.
 
-    From other row groups, only the key columns are read.
+    The other row groups are detected by their key columns and positions. Without `segment_keys`,
+    all row groups are read.
     """
     schema = _row_schema(source)
     for group in read_tasks(batches):
@@ -408,7 +412,7 @@ def stage_rows(
     settings: BuildSettings,
     fail_fast: bool,
 ) -> Iterator[pa.RecordBatch]:
-    """Stage segments from the sorted rows of a bin; runs in a task.
+    """Stage segments from the sorted rows of one bin; runs in a Spark task.
 
     With `fail_fast`, no segment is staged after a failed segment.
     """
@@ -423,7 +427,7 @@ def stage_rows(
 
 
 def _row_schema(source: ParquetInput) -> pa.Schema:
-    """Return the schema of an input with Spark's types."""
+    """Return the schema of an input with types that Spark supports."""
     return pa.schema(
         [
             pa.field(column.name, pa.binary()) if column.name == BATCH else column
@@ -434,7 +438,7 @@ def _row_schema(source: ParquetInput) -> pa.Schema:
 
 @contextmanager
 def _bounded_batches(session: SparkSession) -> Iterator[None]:
-    """Limit the size of the record batches that Spark creates from rows."""
+    """While the context is open, limit the bytes of record batches that Spark creates from rows."""
     before = session.conf.get(_BYTES_SETTING)
     session.conf.set(_BYTES_SETTING, str(_BATCH_BYTES))
     try:
@@ -444,7 +448,7 @@ def _bounded_batches(session: SparkSession) -> Iterator[None]:
 
 
 _NAME = "DataFrame"
-#: The function of `build` on Spark.
+#: The function that runs the command ``build`` on Spark.
 build = partial(build_on, build_table=build_rows)
 
 
@@ -508,7 +512,7 @@ def build_indexes(
 
 @dataclass(frozen=True, slots=True)
 class _SessionEngine:
-    """The engine for an existing session."""
+    """An engine that uses an existing Spark session."""
 
     session: SparkSession
     on_spark = True

@@ -32,13 +32,13 @@ _IDLE_WARNING = (
     f"no task has started within {_IDLE_TIMEOUT_SECONDS:.0f} s; the cluster may lack free cores or "
     "memory (see the web UI of the Spark master)"
 )
-# Spark Connect does not report its cores, but splits a range into one partition per core. No
-# cluster has more cores than this.
+# Spark Connect does not report its number of cores, but splits a range into one partition per core.
+# No cluster has more cores than this number.
 _MAX_CORES = 1 << 16
 _CORES_MAX_AGE_SECONDS = 60.0
 _GROUP, _DESCRIPTION = "spark.jobGroup.id", "spark.job.description"
 
-#: Called from any thread with the number of completed items and the total.
+#: Called from any thread with the number of completed items, and the total number of items.
 Callback = Callable[[int, int], None]
 
 DEPENDENCY_HINT = (
@@ -47,7 +47,7 @@ DEPENDENCY_HINT = (
 )
 _MAX_CAUSES = 8
 _PACKAGE = __name__.partition(".")[0]
-# The last line of a traceback: the class of the error, with the module of classes not built in.
+# The last line of a traceback: the class of the error, after its module unless it is built in.
 _ERROR_LINE = re.compile(r"(?:([a-zA-Z_][\w.]*)\.)?(_?[A-Z]\w*)(?:: |$)")
 _MISSING_MODULE = re.compile(r"No module named '([^']+)'")
 #: Prefix of the error of a task whose Python lacks modules, before the names of the modules.
@@ -59,7 +59,7 @@ _LOST_TASK = re.compile(r"Lost task \S+ in stage \S+ \(TID \d+\) \((?P<executor>
 _WORKER_STDERR = re.compile(
     r"Error from python worker:\n(?P<text>.*?)\n\s*PYTHONPATH was:", re.DOTALL
 )
-# The Java package of an error, and Spark's wrapper class.
+# The Java package of an error class, and Spark's wrapper class.
 _JAVA_PACKAGE = re.compile(
     r"^(?:[a-z_]\w*\.)+(?:SparkException: |(?=[A-Z]\w*(?:Exception|Error)\b))"
 )
@@ -78,11 +78,11 @@ class _Job:
 
 
 class Jobs:
-    """Names the jobs of a run, and counts their completed items.
+    """Names the Spark jobs of a run, and counts the items that they have completed.
 
-    A classic session is polled by a thread; a Connect session reports progress to a handler. Items
-    are units of the run, such as segments. `on_progress` is called while jobs run, with numbers
-    that never decrease. A context manager; several threads may run jobs concurrently.
+    The progress of a classic session is polled by a thread; a Connect session reports it to a
+    handler. Items are units of the run, such as segments. `on_progress` is called while jobs run,
+    with numbers that never decrease. A context manager; several threads may run jobs concurrently.
     """
 
     def __init__(
@@ -141,10 +141,11 @@ class Jobs:
 
     @contextlib.contextmanager
     def job(self, description: str, *, items: int = 0, stages: int = 1) -> Iterator[None]:
-        """Name the job that this thread runs in the context, for the Spark UI.
+        """Name the Spark job that this thread runs in the context, for the Spark UI and progress.
 
-        A Connect server names jobs itself. `items` is the number of items that the job completes.
-        `stages` is the number of stages after the stage that distributes the plan.
+        With Spark Connect, the name is not used. `items` is the number of items that the job
+        completes. `stages` is the number of stages of the job after its first stage, which
+        distributes the tasks.
         """
         with self._lock:
             self._started += 1
@@ -155,7 +156,7 @@ class Jobs:
         if context is None:
             self._session.addTag(self._tag)
         else:
-            # In a classic session, only the thread that adds a tag can use it.
+            # In a classic session, a tag applies only to the thread that adds the tag.
             context.addJobTag(self._tag)
             context.setLocalProperty(_GROUP, key)
             context.setLocalProperty(_DESCRIPTION, description)
@@ -182,7 +183,7 @@ class Jobs:
             self._session.sparkContext.cancelJobsWithTag(self._tag)
 
     def _warn_if_idle(self) -> None:
-        """Warn that a job waits; without free cores, a job waits indefinitely."""
+        """Warn if no task of a job has started: without free cores, a job waits indefinitely."""
         if not is_connect(self._session):
             tracker = self._session.sparkContext.statusTracker()
             stages = map(tracker.getStageInfo, tracker.getActiveStageIds())
@@ -195,7 +196,8 @@ class Jobs:
     def _report_progress(self) -> None:
         with self._lock:
             completed_items = self._finished + sum(job.done for job in self._running.values())
-            # The sum could decrease, because it omits failed jobs and the first attempts of tasks.
+            # The sum could decrease, because it omits failed jobs and earlier attempts of repeated
+            # tasks.
             self._reported_items = completed_items = max(completed_items, self._reported_items)
         if self._on_progress is not None:
             self._on_progress(completed_items, self._items)
@@ -227,7 +229,7 @@ class Jobs:
     def _on_stages(
         self, stages: Iterable[Any] | None = None, inflight_tasks: int = 0, **_: object
     ) -> None:
-        # Called in the thread that runs the job.
+        # Spark calls the handler in the thread that runs the job.
         self._has_tasks |= inflight_tasks > 0
         key = getattr(self._thread_state, "key", None)
         if key is not None:
@@ -265,7 +267,7 @@ def job_failure(error: Exception, hint: str) -> Exception:
         )
     reason = _parse_reason(str(error))
     message = f"the Spark job failed: {reason}"
-    # Spark forwards only the task's traceback; its last line starts with the exception class.
+    # Spark forwards only the traceback of the task; the last line starts with the exception class.
     raised_errors = [
         match.groups("") for match in map(_ERROR_LINE.match, str(error).splitlines()) if match
     ]
@@ -282,7 +284,7 @@ def job_failure(error: Exception, hint: str) -> Exception:
 
 
 def _import_error_class(module: str, name: str) -> type[BaseException] | None:
-    """Return the class of an error; None if the name is not an error class.
+    """Return the class of an error by name; None if no exception class has this name.
 
     Returns `EngineError` for errors of PySpark's worker, for example about the Python version, and
     `Exception` for errors of other libraries.
@@ -332,7 +334,7 @@ def _import_error_line(text: str) -> str:
 
 
 def _format_executor(text: str) -> str:
-    """Return the executor on which a task failed last, if known."""
+    """Return the text `` on EXECUTOR`` for the last failed attempt; empty if unknown."""
     executors = _LOST_TASK.findall(text)
     return f" on {executors[-1]}" if executors else ""
 

@@ -1,9 +1,10 @@
-"""Lookups on Spark: DataFrames, and missing indexes for lookups of files.
+"""Look up the queries of a DataFrame on Spark, and build missing indexes for query files.
 
 Missing indexes of remote segments are built once for all tasks of a run. A first job reads the
-queries and reduces them to one query per segment, or per partition for queries by time, because the
-segment of a time is known only after time indexes are built. A second job runs these queries,
-each segment or partition in one task, which writes the indexes to the folder of the run.
+queries and reduces them to one query per segment. Queries by time are reduced to one query per
+partition, because the segment of a time is unknown before time indexes are built. A second job runs
+these queries, with one task per segment or partition. The tasks write the indexes to the folder of
+the run.
 """
 
 from __future__ import annotations
@@ -55,12 +56,12 @@ from kafka_index.core.query.lookups import (
 from kafka_index.spark.session import ship_package
 from kafka_index.spark.workers import read_tasks, spark_schema, spark_workers, task
 
-# Queries that are processed together share the costs per segment.
+# Queries that are processed together share the cost of reading each segment's index.
 _ROWS_PER_GROUP = 250_000
 _BYTES_PER_GROUP = 64 << 20
-# Small enough to stay in the CPU cache while the JVM converts them to rows.
+# Record batches that stay in the CPU cache while the JVM converts them to rows.
 _ROWS_PER_BATCH = 50_000
-# Columns that exist only between a Python worker and the JVM.
+# Prefix of columns that exist only between a Python worker and the JVM.
 _RAW_PREFIX = "__kafka_index_"
 _INSTANT = "__kafka_index_instant"
 _STATUS = "status"
@@ -77,10 +78,11 @@ _QUERY_TYPES: dict[str, tuple[tuple[type[DataType], ...], str]] = {
 }
 
 _CODE, _SEGMENT, _KEY = "code", "segment", "key"
-# Replaces the segment number of queries by time, whose key is the latest requested time. Special
-# timestamps, which are negative, replace the segment number, too.
+# Used in place of the segment number for queries by time; the key is then the latest requested
+# time. A query for a special timestamp has this negative timestamp as its segment number.
 _BY_TIME = 0
-#: Queries that cause the indexes to be built: partition number, segment number, and key.
+#: Queries that cause missing indexes to be built. The columns are the number of the partition in
+#: the inventory, the number of the segment in the partition, and the key.
 NEED_SCHEMA = pa.schema(
     [
         pa.field(_CODE, pa.int32(), nullable=False),
@@ -109,7 +111,7 @@ def list_dump(
     indexes : path, optional
         Output of an earlier build; by default index files are next to the logs.
     upper_bound : UpperBound or str
-        Upper bound of results: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
+        Upper bound of result offsets: ``log-end``, ``high-watermark`` or ``last-stable-offset``.
 
     Returns
     -------
@@ -203,7 +205,7 @@ def lookup_timestamps(
 def answer_rows(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str, raw: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Run the queries of one task; the keys are in the column `key`, results in `raw` columns."""
+    """Run the queries of one task; their keys are in the column `key`. Yield `raw` columns, too."""
     opened = lookups.open()
     value_columns = [VALUE_COLUMNS.index(name.removeprefix(_RAW_PREFIX)) for name in raw.names[1:]]
     for rows in group_batches(batches):
@@ -219,12 +221,12 @@ def answer_rows(
         )
         for start in range(0, answered.num_rows, _ROWS_PER_BATCH):
             yield answered.slice(start, _ROWS_PER_BATCH)
-    # Discards the findings, which nothing reports, since the process outlives the task.
+    # Discard the findings: nothing reports them, and the process would keep them for later tasks.
     opened.drain_findings()
 
 
 def _set_key_column(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
-    """Return the queries with the values of another column as keys."""
+    """Return the queries with the values of the column `key` in the column of `by`."""
     if key == by.column:
         return rows
     return rows.set_column(rows.schema.get_field_index(by.column), by.column, rows.column(key))
@@ -256,10 +258,10 @@ def _lookup_settings(by: By, resolve: Resolve | str, config: Config | None) -> L
 def _look_up(
     queries: DataFrame, inventory: Inventory | Paths, settings: LookupSettings
 ) -> DataFrame:
-    """Add the result columns.
+    """Add the result columns to queries.
 
-    Python workers return non-null numbers, and only columns that the lookup can fill, because the
-    JVM creates nulls, status texts and empty columns faster.
+    Python workers return numbers without nulls, and only in columns that the lookup can fill. The
+    JVM adds nulls, status texts and empty columns, because it creates them faster.
     """
     by = settings.by
     _check_columns(queries.schema, by)
@@ -280,12 +282,12 @@ def _look_up(
 
 
 def with_answers(answered: DataFrame, raw: pa.Schema) -> DataFrame:
-    """Replace the columns of workers by the columns of `ANSWER_SCHEMA`."""
+    """Replace the raw columns of Python workers by the columns of `ANSWER_SCHEMA`."""
     return answered.select("*", *_answer_columns(raw)).drop(*raw.names)
 
 
 def raw_columns(settings: LookupSettings) -> pa.Schema:
-    """Return the result columns of Python workers: the status, and `NULL` for null."""
+    """Return the schema of the raw columns of Python workers: status and numbers, without nulls."""
     names = list(VALUE_COLUMNS[: len(Answers.empty(0, settings.resolve).values)])
     if settings.by is By.OFFSET:
         names.remove(_ENTRY_TIMESTAMP)
@@ -294,7 +296,7 @@ def raw_columns(settings: LookupSettings) -> pa.Schema:
 
 
 def _answer_columns(raw: pa.Schema) -> list[Column]:
-    """Return the columns of `ANSWER_SCHEMA`, computed from the columns of workers."""
+    """Return the columns of `ANSWER_SCHEMA`, computed from the raw columns of Python workers."""
     text = F.lit(Status.FOUND.text)
     for status in reversed(Status):
         text = F.when(F.col(_RAW_PREFIX + _STATUS) == status.value, status.text).otherwise(text)
@@ -325,9 +327,10 @@ def build_missing_indexes(
     lookups: SharedLookups,
     split_tasks: Sequence[SplitTask],
 ) -> None:
-    """Build the indexes that splits of queries need, into the folder of the run.
+    """Build the missing indexes that splits of queries need, in the folder of the run.
 
-    At least one segment has no index files, and the lookups have a folder.
+    `unindexed` has the segments without index files, and must not be empty. The lookups must have a
+    folder for indexes.
     """
     by_time = lookups.settings.by is By.TIMESTAMP
     spark = spark_workers(workers)
@@ -366,7 +369,7 @@ def build_missing_indexes(
         pass
 
 
-#: The function of the command on Spark, where tasks do not share memory.
+#: The function that runs the command ``lookup`` on Spark.
 look_up = partial(look_up_on, build_missing=build_missing_indexes)
 
 
@@ -377,7 +380,7 @@ def find_needs(
     inventory = lookups.open().inventory
     largest: dict[tuple[int, int], int] = {}
     for split_task in read_tasks(batches):
-        # The task that processes the split raises the same error.
+        # Ignored here: the task that later processes the split raises the same error.
         with suppress(InputError):
             for rows in read_split(split_task.split):
                 for code, keys in _keys_by_partition(
@@ -392,7 +395,7 @@ def find_needs(
 
 
 def _keys_by_partition(batch: QueryBatch, inventory: Inventory) -> Iterator[tuple[int, Longs]]:
-    """Yield each partition with its ascending keys."""
+    """Yield the number of each queried partition, with its valid keys in ascending order."""
     numbers, present = integers(batch.partitions)
     codes = inventory.codes(batch.topics, numbers)
     valid = codes != NO_PARTITION
@@ -413,7 +416,7 @@ def _keys_by_partition(batch: QueryBatch, inventory: Inventory) -> Iterator[tupl
 def _index_needs(
     inventory: Inventory, lookups: SharedLookups, code: int, keys: Longs
 ) -> Iterator[tuple[int, int]]:
-    """Yield segments with their largest requested key; for queries by time, yield `_BY_TIME`."""
+    """Yield segment numbers with the largest requested key; for times, yield `_BY_TIME`."""
     if lookups.settings.by is By.TIMESTAMP:
         for special in np.unique(keys[keys < 0]).tolist():
             yield special, special
@@ -430,7 +433,7 @@ def _index_needs(
         lasts = np.append(firsts[1:], len(keys)) - 1
         yield from zip(segments.tolist(), keys[lasts].tolist(), strict=True)
     if lookups.settings.resolve is not Resolve.INDEX:
-        # The last segment is included for the end of the partition.
+        # The last segment is always included, because its index is used to find the log end offset.
         yield len(bases) - 1, int(bases[-1])
 
 
@@ -443,9 +446,9 @@ def build_needed(
     by_time = settings.by is By.TIMESTAMP
     needs_end = not by_time and settings.resolve is not Resolve.INDEX
     if not by_time:
-        # The lookup reads only the index of the segment, and no other segment.
+        # With Resolve.INDEX, a query reads only the index of one segment, and no other segment.
         settings = replace(settings, resolve=Resolve.INDEX)
-    # The lookups of the splits find and report the errors of a segment again.
+    # Errors of a segment are not reported here, because the lookups of the splits report them.
     with Lookups(inventory, settings) as lookups_of_task:
         for code, segment, key in needs:
             topic, partition = inventory.partition_name(code)

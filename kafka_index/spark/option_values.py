@@ -1,6 +1,6 @@
-"""Parsing of ``kafka-log`` options and bounds, with the checks of Spark's Kafka source.
+"""Parse options and bounds of ``kafka-log``, with the checks of Spark's Kafka source.
 
-Returns values, or raises an error with one line about the option.
+Functions return values, or raise an `InputError` about the option.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def parse_number(options: Mapping[str, str], name: str, default: int, *, minimum
 
 
 def _parse_integer(value: object, maximum: int) -> int:
-    """Parse an integer like Spark's Kafka source, which truncates at the decimal point."""
+    """Parse an integer like Spark's Kafka source, which truncates decimal fractions."""
     number = parse_java_integer(str(int(value) if isinstance(value, float) else value), maximum)
     if number is None:
         raise ValueError(f"{value!r} is not an integer")
@@ -92,7 +92,7 @@ def parse_flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:
 
 
 def parse_choice(options: Mapping[str, str], name: str, choices: Mapping[str, Any]) -> Any:
-    """Return the value of a case-insensitive choice; by default the value of the first choice."""
+    """Return the value of the chosen name, ignoring case; by default, of the first choice."""
     text = options.get(name, next(iter(choices)))
     for choice, value in choices.items():
         if choice.lower() == text.lower():
@@ -105,7 +105,7 @@ def malformed(options: Mapping[str, str], name: str, expected: str) -> InputErro
 
 
 def parse_bounds(options: Mapping[str, str], now: int) -> BoundOptions:
-    """Parse the bounds; `now` is the base of relative times.
+    """Parse the start and end bounds of a read; relative times are relative to `now`.
 
     A time for all partitions overrides times by partition, which override offsets.
     """
@@ -140,7 +140,7 @@ def _bound_values(bound: Offsets | Timestamps | None) -> list[int]:
 
 
 def _check_order(start: Offsets | Timestamps | None, end: Offsets | Timestamps | None) -> None:
-    """Reject a start after its end, and partitions with only one bound by partition."""
+    """Reject a start after the end; with bounds by partition, reject a missing start or end."""
     if isinstance(start, int) and isinstance(end, int) and 0 <= end < start:
         raise InputError(
             "the start bound is after the end bound", expected=f"at most {end}", found=start

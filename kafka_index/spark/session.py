@@ -61,7 +61,7 @@ _INT32 = struct.Struct(">i")
 _POLL_SECONDS = 0.05
 _READ_SECONDS = 2.0
 _STOP_SECONDS = 5.0
-# Py4J logs this with a traceback if a signal ends a call; the exception is sufficient.
+# Py4J logs this message with a traceback if a signal ends a call. The exception is sufficient.
 _STOPPED_CALL = "KeyboardInterrupt while sending command."
 # Startup messages of the JVM that users cannot act on.
 _IGNORED_STDERR = (b"NOTE: Picked up ", b"Picked up ", b"WARNING: Using incubator modules")
@@ -70,23 +70,24 @@ CONNECT_SCHEME = "sc://"
 _STANDALONE_SCHEME = "spark://"
 _KUBERNETES_SCHEME = "k8s://"
 _CONNECT_PORT = 15002
-#: Timeout for all masters together, so that a run that cannot start ends within half a minute.
+#: Timeout for all addresses of a master together, so that a run that cannot start ends within half
+#: a minute.
 _TOTAL_SECONDS = 20.0
 _MAX_CONNECT_SECONDS = 5.0
 # Spark's transport protocol (org.apache.spark.network.protocol): a frame has its length, a type,
-# and a body. The body of these two types is a length and UTF-8 bytes.
+# and a body. The body of the two frame types used here is a length and UTF-8 bytes.
 _FRAME_LENGTH = struct.Struct(">q")
 _STREAM_REQUEST = 6
 _STREAM_FAILURE = 8
 _STRING_LENGTH = struct.Struct(">i")
 _MAX_FRAME_BYTES = 1 << 16
-# No master serves this file; it responds without logging.
+# No master serves this file; a master responds with an error frame, and logs nothing.
 _NO_STREAM = b"/files/kafka-index"
 _NOT_SPARK = "the server is not a Spark master"
 
 
 def check_java() -> None:
-    """Check that a Java version is installed on which Spark runs."""
+    """Check that the installed Java version can run Spark."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     if java is None:
@@ -114,8 +115,8 @@ def check_java() -> None:
 def owned_jvm(conf: SparkConf) -> Iterator[None]:
     """Start a JVM for PySpark, unless PySpark has a JVM; kill the JVM if the context fails.
 
-    While the context is open, the stderr of the JVM is collected. If the context fails, stderr
-    becomes a note of the exception.
+    While the context is open, the stderr output of the JVM is collected. If the context fails, this
+    output is added to the exception as a note.
     """
     from pyspark import SparkContext
 
@@ -133,7 +134,7 @@ def owned_jvm(conf: SparkConf) -> Iterator[None]:
         jvm.kill()
         SparkContext._gateway = SparkContext._jvm = None  # noqa: SLF001
         SparkContext._active_spark_context = None  # noqa: SLF001
-        # Python would print the notes of exceptions that are raised by signals.
+        # Only for errors: notes of exceptions that signals raise would be printed.
         if isinstance(error, Exception) and (stderr := jvm.collected_stderr()):
             error.add_note(stderr)
         raise
@@ -204,7 +205,7 @@ class _Jvm:
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
 
     def kill(self) -> None:
-        """Kill the process and all its children."""
+        """Kill the JVM process and all its children."""
         process = self._process
         if process is None:
             return
@@ -223,21 +224,21 @@ class _Jvm:
                 os.killpg(self._process.pid, number)
 
     def collected_stderr(self) -> str:
-        """Return the collected stderr."""
+        """Return the collected stderr output of the JVM."""
         if self._reader is not None:
-            # An exiting process may still write.
+            # An exiting JVM may still write to stderr.
             self._reader.join(_READ_SECONDS)
         with self._lock:
             return b"".join(self._stderr_lines or ()).decode(errors="replace")
 
     def forward_stderr(self) -> None:
-        """Forward further stderr; discard the collected output and the connection file."""
+        """Forward later stderr output; discard the collected output and the connection file."""
         with self._lock:
             self._stderr_lines = None
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def _exit_reason(self) -> str:
-        """Return the line of stderr that explains why the process exited."""
+        """Return the line of stderr that explains why the JVM exited."""
         lines = [line.strip() for line in self.collected_stderr().splitlines() if line.strip()]
         causes = [line for line in lines if "Exception: " in line or "Error: " in line]
         reason = (causes or lines or ["the JVM exited without an error message"])[0]
@@ -252,13 +253,13 @@ class _Jvm:
                     if self._stderr_lines is not None:
                         self._stderr_lines.append(line)
                         continue
-                # The original stderr, since a caller may have replaced sys.stderr.
+                # Written to descriptor 2, because a caller may have replaced sys.stderr.
                 with contextlib.suppress(OSError):
                     os.write(2, line)
 
 
 def check_master(master: str, *, is_plain: bool = True) -> None:
-    """Check that a server responds at the host and port of a master, if the URL has both.
+    """Check that a server responds at the host and port in the URL of a master, if it has both.
 
     If `is_plain`, the master uses Spark's protocol without authentication and encryption, and can
     be distinguished from other servers.
@@ -326,7 +327,7 @@ def _check_protocol(server: socket.socket) -> None:
         (length,) = _FRAME_LENGTH.unpack(_receive(server, _FRAME_LENGTH.size))
         if not _FRAME_LENGTH.size < length < _MAX_FRAME_BYTES:
             raise _NotSparkError(_NOT_SPARK)
-        # The response is read completely, otherwise the master logs a connection reset.
+        # Read the complete response, because the master would otherwise log a connection reset.
         response = _receive(server, length - _FRAME_LENGTH.size)
     except TimeoutError:
         raise _NotSparkError("the server accepts connections but does not respond") from None
@@ -344,7 +345,7 @@ def _receive(server: socket.socket, count: int) -> bytes:
     return received
 
 
-#: spark-submit enables this in every JVM started by Python programs, unless told otherwise.
+#: spark-submit enables this setting in every JVM that Python programs start, unless it is set.
 _SPECULATION = "spark.speculation"
 _LOGGER = logging.getLogger(__name__)
 _PROGRESS = "spark.ui.showConsoleProgress"
@@ -401,7 +402,7 @@ def open_session(
 
 
 def build_session(master: str | None, app_name: str) -> SparkSession:
-    """Start a Spark session, or return the running one.
+    """Start a Spark session, or return the running session.
 
     The master is ``local[N]``, ``spark://host:port``, ``yarn``, or ``sc://host:port`` for Spark
     Connect. Default: the master of ``spark-submit``, otherwise all local cores. `app_name` is used
@@ -485,7 +486,7 @@ def _connect(remote: str) -> SparkSession:
 
 
 def initial_settings(*, submitted: bool) -> SparkConf:
-    """Return the settings with which a driver was started."""
+    """Return the Spark settings with which this driver was started."""
     from pyspark import SparkConf, SparkContext
 
     if submitted:
@@ -498,7 +499,7 @@ def initial_settings(*, submitted: bool) -> SparkConf:
 def complete_settings(
     conf: SparkConf, master: str | None, app_name: str, *, submitted: bool
 ) -> SparkConf:
-    """Add the settings of a classic session, unless they are set.
+    """Add the settings of this package for a classic session, unless they are already set.
 
     If `submitted`, ``spark-submit`` runs this process.
     """
@@ -538,7 +539,7 @@ def refuse_speculation(conf: SparkConf) -> None:
 
 
 def launch_settings(conf: SparkConf) -> SparkConf:
-    """Return the settings for the start of a JVM, without settings that users may override."""
+    """Return the settings with which a JVM is started, without settings that users may override."""
     from pyspark import SparkConf
 
     launch = SparkConf(loadDefaults=False)
@@ -549,9 +550,9 @@ def launch_settings(conf: SparkConf) -> SparkConf:
 
 
 def apply_user_settings(conf: SparkConf) -> None:
-    """Override settings by ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS.
+    """Override settings by those in ``spark-defaults.conf`` and PYSPARK_SUBMIT_ARGS.
 
-    Only a started JVM returns the settings of both.
+    Both are known only after a JVM has started.
     """
     from pyspark import SparkConf
 
@@ -565,12 +566,12 @@ def apply_user_settings(conf: SparkConf) -> None:
 
 
 def is_on_this_machine(master: str) -> bool:
-    """Return whether executors of a master see the package at this process's path."""
+    """Return whether the executors of a master run on this machine, and see its paths."""
     return master.startswith("local")
 
 
 def has_local_executors(session: SparkSession) -> bool:
-    """Return whether the executors of a session are local, not on a server."""
+    """Return whether the executors of a session run on this machine."""
     return not is_connect(session) and is_on_this_machine(session.sparkContext.master or "")
 
 
@@ -596,8 +597,9 @@ _sessions_with_package: WeakSet[SparkSession] = WeakSet()
 def ship_package(session: SparkSession) -> None:
     """Send this package to the executors of a session, for all tasks that start later.
 
-    Executors import modules of this package from the zip, even if the package is installed, and
-    dependencies from their Python. Nothing is sent to local executors, or a second time.
+    Executors import this package from the zip, even if they have it installed. They import
+    dependencies from their own Python installation. Nothing is sent to local executors, or to
+    executors that already have the zip.
     """
     if session in _sessions_with_package or has_local_executors(session):
         return
@@ -610,7 +612,7 @@ def ship_package(session: SparkSession) -> None:
 
 @functools.cache
 def package_file() -> Path:
-    """Return the path of the zip, created once per process and removed at exit."""
+    """Return the path of the zip of this package, created once per process and removed at exit."""
     content = _zip_package()
     folder = Path(tempfile.mkdtemp(prefix="kafka-index-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
@@ -626,13 +628,13 @@ def _zip_package() -> bytes:
         for name, source in _list_sources(files(_PACKAGE), _PACKAGE):
             entry = zipfile.ZipInfo(name, _ZIP_TIME)
             entry.external_attr = 0o644 << 16
-            # Stored, because compressed bytes depend on the version of zlib.
+            # Not compressed, because compressed bytes depend on the version of zlib.
             archive.writestr(entry, source.read_bytes())
     return buffer.getvalue()
 
 
 def _list_sources(folder: Traversable, path: str) -> Iterator[tuple[str, Traversable]]:
-    """Yield the package's files by name, from a folder or from a zip."""
+    """Yield the files of a package in order of name; the package may be in a folder or in a zip."""
     for entry in sorted(folder.iterdir(), key=lambda entry: entry.name):
         name = f"{path}/{entry.name}"
         if entry.is_dir():

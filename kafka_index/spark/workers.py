@@ -1,4 +1,4 @@
-"""Tasks on Spark: sent pickled in bins; pickled results come back."""
+"""Run tasks on Spark: pickled tasks are sent in bins, and pickled results are returned."""
 
 from __future__ import annotations
 
@@ -55,22 +55,22 @@ _Task = TypeVar("_Task")
 _Result = TypeVar("_Result")
 
 _PACKED_COLUMN = "packed"
-#: One row per bin, with its numbered tasks.
+#: Each row is a bin, with its numbered tasks.
 _MANIFEST_SCHEMA = pa.schema(
     [
         pa.field(BIN, pa.int32(), nullable=False),
         pa.field(_PACKED_COLUMN, pa.binary(), nullable=False),
     ]
 )
-#: One row per Spark task, with its results.
+#: Each row has the results of one Spark task.
 RESULT_SCHEMA = pa.schema([pa.field(_PACKED_COLUMN, pa.binary(), nullable=False)])
-# Tasks and results of a bin repeat the same strings, which compress well together.
+# Low, because the tasks or results of a bin repeat strings, and compress well at any level.
 _COMPRESSION_LEVEL = 1
-# Estimated size of results, as a multiple of the size of their tasks.
+# Initial estimate of the size of results, as a multiple of the size of their tasks.
 _RESULT_RATIO = 4
-# A job uses at most a quarter of Spark's size limits.
+# A job uses at most a quarter of Spark's size limits for results and messages.
 _LIMIT_DIVISOR = 4
-# Spark's defaults, if the settings of a session cannot be read.
+# Spark's defaults of these limits, used if a session does not have the settings.
 _MAX_RESULT_SIZE, _MAX_MESSAGE_SIZE = "1g", "128"
 
 _ON_DRIVER = "driver"
@@ -86,7 +86,7 @@ def session_workers(
     inputs: Sequence[str] = (),
     outputs: Sequence[str] = (),
 ) -> Iterator[SparkWorkers]:
-    """Return the workers of a session; tasks first check modules and paths on their executor."""
+    """Yield the workers of a session; tasks first check modules and paths on their executor."""
     on_progress = None if listener is None else listener.on_units
     with (
         executor_check(session, inputs=inputs, outputs=outputs) as check,
@@ -131,11 +131,11 @@ class SparkWorkers:
         units: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[_Result, None, None]:
-        """Yield the results of a function over tasks, job by job and in order.
+        """Run a function for each task; yield the results job by job, in order within each job.
 
-        For the parameters, see `kafka_index.core.job.engine.Workers.run`. A range of tasks is
-        divided into several jobs if tasks or results are too large for the driver. With
-        `JobSizes.EQUAL`, jobs overlap, so that no core waits for the end of a job.
+        For the parameters, see `kafka_index.core.job.engine.Workers.run`. If tasks or results are
+        too large for the driver, several Spark jobs are run. With `JobSizes.EQUAL`, jobs overlap,
+        so that no core waits for the end of a job.
         """
         units = len(tasks) if units is None else units
         costs = [size + COST_BYTES for size in sizes]
@@ -175,11 +175,11 @@ class SparkWorkers:
                 yield from run(job)
 
     def frame(self, tasks: Sequence[object], sizes: Sequence[int]) -> DataFrame:
-        """Return tasks as rows for `read_tasks`, distributed to Spark tasks of similar cost."""
+        """Return a DataFrame of tasks for `read_tasks`, in Spark partitions of similar cost."""
         return self.frame_of(SparkJob.of(tasks, sizes, 0, len(tasks), None))
 
     def frame_of(self, job: SparkJob) -> DataFrame:
-        """Return the tasks of a job as rows for `read_tasks`."""
+        """Return a DataFrame with the tasks of a job for `read_tasks`."""
         manifest = pa.table([list(range(len(job.bins))), job.bins], schema=_MANIFEST_SCHEMA)
         return self.distribute(manifest).repartitionById(len(job.bins), BIN)
 
@@ -203,14 +203,14 @@ class SparkWorkers:
 
 @dataclass(frozen=True, slots=True)
 class DriverLimits:
-    """The maximum bytes of tasks and results that one job sends through the driver."""
+    """Maximum bytes that one job sends from the driver as tasks, and to the driver as results."""
 
     work_bytes: int
     result_bytes: int
 
     @classmethod
     def of(cls, session: SparkSession) -> DriverLimits:
-        """Return a quarter of the limits in a session's settings; 0 means no limit."""
+        """Return a quarter of a session's limits; for a limit of 0, of Spark's default."""
         results = session.conf.get("spark.driver.maxResultSize", _MAX_RESULT_SIZE) or ""
         message = session.conf.get("spark.rpc.message.maxSize", _MAX_MESSAGE_SIZE) or ""
         result_bytes = parse_size(results) or parse_size(_MAX_RESULT_SIZE)
@@ -235,7 +235,7 @@ class SparkJob:
         end: int,
         max_bytes: int | None,
     ) -> SparkJob:
-        """Pack as many tasks as fit, from `start` on, but at least one task."""
+        """Pack tasks from `start` on: as many as fit into `max_bytes`, but at least one task."""
         while True:
             costs = [size + COST_BYTES for size in sizes[start:end]]
             bins = count_bins(len(costs), sum(costs))
@@ -259,7 +259,7 @@ class SparkJob:
 
 
 def pack_together(objects: Sequence[object]) -> bytes:
-    """Pickle and compress objects together, since similar objects compress well."""
+    """Pickle and compress objects together, because similar objects compress well together."""
     return zlib.compress(pickle.dumps(objects), _COMPRESSION_LEVEL)
 
 
@@ -275,7 +275,7 @@ def unpack_rows(batches: Iterable[pa.RecordBatch]) -> Iterator[Any]:
 
 
 def check_results(result_count: int, task_count: int) -> None:
-    """Reject incomplete results, since a cancelled job can look like a completed job."""
+    """Reject incomplete results, because a cancelled job can look like a completed job."""
     if result_count != task_count:
         raise EngineError(
             "a Spark job ended without the results of all tasks",
@@ -286,7 +286,7 @@ def check_results(result_count: int, task_count: int) -> None:
 
 
 def spark_workers(workers: Workers) -> SparkWorkers:
-    """Cast workers to `SparkWorkers`; raises `TypeError` if they have another type."""
+    """Return workers as `SparkWorkers`; raise `TypeError` if they have another type."""
     if not isinstance(workers, SparkWorkers):
         raise TypeError("the workers are not Spark workers")
     return workers
@@ -324,7 +324,8 @@ def _run_task(
     try:
         yield from function(batches)
     except KafkaIndexError as error:
-        # The driver receives the class and message of an error, but not the cause.
+        # The driver receives the class and message of an error, but not its cause, so the class
+        # must show that the error is retriable.
         if is_retriable(error) and not isinstance(error, RetriableError):
             raise EngineError(str(error)) from error
         raise
@@ -340,7 +341,7 @@ def arrow_schema(schema: StructType) -> pa.Schema:
     try:
         spark_arrow_schema: pa.Schema = to_arrow_schema(schema, timezone="UTC")
     except TypeError:
-        # Spark before 4.2 does not have this parameter.
+        # The parameter does not exist before Spark 4.2.
         spark_arrow_schema = to_arrow_schema(schema)
     return spark_arrow_schema
 
@@ -352,7 +353,7 @@ def current_attempt_id() -> str:
     return f"task{context.taskAttemptId()}_{context.attemptNumber()}"
 
 
-# Modules that tasks always import besides this package, and modules for the stores of some paths.
+# Dependencies that all tasks import, and dependencies for paths in object stores or HDFS.
 _TASK_MODULES = (
     "numpy",
     "pandas",
@@ -375,9 +376,9 @@ NOT_SHARED_HINT = (
 
 @dataclass(frozen=True, slots=True)
 class ExecutorCheck:
-    """The requirements of executors: modules, local inputs, and probe files in output folders.
+    """Requirements that executors must meet: modules, inputs on disk, and probe files in outputs.
 
-    Object stores need no probe file, since all hosts see the same objects.
+    Object stores need no probe file, because all hosts see the same objects.
     """
 
     modules: tuple[str, ...] = ()
@@ -391,7 +392,7 @@ class ExecutorCheck:
             partial(_run_checked, check=self, function=function)
         )
 
-        # A nested function is pickled by value, and runs even if this package is not installed.
+        # A nested function is pickled by value, so it runs even if this package is not installed.
         def checked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             import importlib  # noqa: PLC0415
             import pickle  # noqa: PLC0415
@@ -419,7 +420,7 @@ class ExecutorCheck:
         return checked
 
     def run(self) -> None:
-        """Check once that inputs and probe files exist, and that output folders are writable.
+        """Check once per process that inputs and probe files exist, and outputs are writable.
 
         Raises `ExecutorError`.
         """
@@ -467,10 +468,10 @@ def _run_checked(
 def executor_check(
     session: SparkSession, *, inputs: Sequence[str] = (), outputs: Sequence[str] = ()
 ) -> Iterator[ExecutorCheck]:
-    """Return the requirements for reading inputs and writing outputs on executors.
+    """Yield the requirements for reading inputs and writing outputs on executors.
 
-    A few of the inputs are checked. Outputs are existing folders or URIs, which contain a probe
-    file while the context is open. Local executors need no check.
+    Only a sample of the inputs is checked. Outputs are existing folders or URIs. Folders contain a
+    probe file while the context is open. Local executors do not check modules and inputs.
     """
     with probe_files(outputs) as probes:
         if has_local_executors(session):
@@ -496,7 +497,7 @@ def _required_modules(paths: Sequence[str]) -> tuple[str, ...]:
 def probe_files(directories: Sequence[str]) -> Iterator[tuple[str, ...]]:
     """Create probe files in existing folders while the context is open.
 
-    The probe file of a killed run is removed by the next run that locks the folder.
+    The next run that locks a folder removes the probe file of a killed run.
     """
     name = PROBE_FILE.format(run_id=new_run_id())
     probes: list[str] = []

@@ -1,4 +1,4 @@
-"""HTML pages of reports: rows are collected, counted, colored and packed, then written as text."""
+"""HTML reports: collect and count report rows, pack their columns, and write the page."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ SEGMENT_SCHEMA = pa.schema(
 )
 _MAGIC = field_position(RECORD_BATCH_HEADER, "magic")
 
-#: Maximum number of rows in a page, and of additional rows that are not good. Further rows are
-#: counted, but not shown.
+#: Maximum number of rows in a page. Beyond this maximum, as many rows again are added if their
+#: severity is not good. All other rows are only counted.
 MAX_ROWS = 400_000
 #: Columns of a page that are not columns of the report.
 FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
@@ -66,7 +66,7 @@ FOUND, SEVERITY, FIRST_TIMESTAMP = "found_", "severity_", "first_timestamp_ms"
 def to_segment_batch(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
     """Convert segments with ``log_path`` to `SEGMENT_SCHEMA`.
 
-    If not `reading`, values from files are null.
+    If not `reading`, no file is read, and the values from files are null.
     """
     paths = batch.column("log_path").to_pylist() if reading else []
     base_timestamps = first_timestamps(paths) if reading else pa.nulls(len(batch), pa.int64())
@@ -89,7 +89,7 @@ def to_segment_batch(batch: pa.RecordBatch, *, reading: bool) -> pa.RecordBatch:
 
 
 def first_timestamps(log_paths: Sequence[str | None]) -> pa.Array:
-    """Return the base timestamp of the first batch of each log, as int64."""
+    """Return the base timestamp of the first batch of each ``.log``, as int64."""
     return pa.array(map(_first_timestamp, log_paths), pa.int64())
 
 
@@ -114,7 +114,7 @@ def _last_timestamp(log_path: str | None) -> int | None:
     if len(entry) != TIME_ENTRY.itemsize:
         return None
     timestamp_ms = int(np.frombuffer(entry, TIME_ENTRY)["timestamp_ms"][0])
-    # Zeros are preallocated; the largest timestamp is somewhere before them.
+    # Zeros are preallocated space; the last entry is somewhere before it.
     return timestamp_ms if timestamp_ms > 0 else None
 
 
@@ -153,7 +153,8 @@ def _read_bytes(path: str | None, count: int) -> bytes:
 class PageWriter:
     """The HTML page of a report, written when it is closed; a sink of `ReportFile`.
 
-    `columns` determines how rows are counted; `about` has facts about the run for the footer.
+    `columns` determines how report rows are counted. `about` has facts about the run, for the
+    footer.
     """
 
     def __init__(
@@ -201,7 +202,7 @@ class PageWriter:
         self._page_row_count += len(table)
 
     def add_segments(self, segments: Iterable[pa.RecordBatch]) -> None:
-        """Add the input segments; they are read when the page is written."""
+        """Add the input segments; their files are read when the page is written."""
         self._segments = segments
 
     def finish(self, conclusion: Conclusion) -> None:
@@ -209,14 +210,14 @@ class PageWriter:
         self._conclusion = conclusion
 
     def interrupt(self) -> None:
-        """Record that the run was interrupted, so that rows are incomplete."""
+        """Record that the run was interrupted, so that the page has no conclusion."""
         self._conclusion, self._is_complete = None, False
 
     def close(self) -> None:
         text = PageText(self._command, self._columns, self._totals, self._about, self._conclusion)
         rows = self._page_rows()
         page_tables = [PageTable("rows", pack_columns(rows), len(rows), self._report_row_count)]
-        # Free the rows, since their columns are packed.
+        # Free the memory of the rows, whose columns are packed now.
         self._page_tables, rows = [], None
         if not self._columns.rows_are_segments:
             batches = [
@@ -252,8 +253,8 @@ class PageWriter:
         return schema.append(pa.field(SEVERITY, pa.int8())).empty_table()
 
 
-#: Larger integers of a column become BigInt in JavaScript. Differences of smaller integers, doubled
-#: by zigzag, are exact as JavaScript numbers.
+#: Columns with larger integers use BigInt in JavaScript. Up to this limit, the zigzag-encoded
+#: difference of two integers is exact as a JavaScript number.
 _MAX_EXACT_INTEGER = 1 << 51
 _MILLISECONDS = 1000
 # Placeholder in a path for the base offset in 20 digits; paths cannot contain it.
@@ -265,14 +266,14 @@ _OWN_SCRIPTS = ("columns.js", "charts.js", "coverage.js", "plots.js", "table.js"
 
 @dataclass(slots=True)
 class Totals:
-    """The number of units, such as segments, by finding: of all rows, and of bad rows."""
+    """The number of units, such as segments, by finding; for all rows, and for bad rows only."""
 
     counts: Counter[str] = field(default_factory=Counter)
     bad_counts: Counter[str] = field(default_factory=Counter)
 
 
 def row_findings(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
-    """Return the finding of each row, for the counts of findings."""
+    """Return the finding by which each report row is counted."""
     values = [table[name] for name in columns.found_in]
     return pc.coalesce(*values, pa.scalar("", pa.string()))
 
@@ -296,7 +297,7 @@ def row_severities(table: pa.Table, columns: PageColumns) -> pa.Array:
 
 
 def counted_row_mask(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
-    """Return a mask of the rows that are counted."""
+    """Return a mask of the report rows that are counted."""
     if columns.units is None:
         return pa.chunked_array([pa.repeat(pa.scalar(value=True), len(table))])
     if not columns.unit_values:
@@ -313,7 +314,7 @@ def row_weights(table: pa.Table, columns: PageColumns) -> pa.ChunkedArray:
 def _value_severities(column: pa.ChunkedArray, columns: PageColumns) -> NDArray[np.int8]:
     """Return the severity of each value: null is good, an unknown value is notable."""
     names = pa.array(columns.meanings, pa.string())
-    # The last rank is for unknown values.
+    # The last item, at index -1, is for unknown values.
     known_severities = [int(meaning.severity) for meaning in columns.meanings.values()]
     severity_by_index = np.array([*known_severities, int(Severity.NOTABLE)], np.int8)
     value_indices = pc.fill_null(pc.index_in(column, names), -1).to_numpy()
@@ -333,8 +334,8 @@ class PackedColumn:
 def pack_columns(table: pa.Table) -> list[PackedColumn]:
     """Pack the columns of a table; columns without values are omitted.
 
-    Floating-point columns are rounded to thousandths. In text columns, the base offset of a row in
-    20 digits is stored only once.
+    Floating-point columns are rounded to thousandths. In path columns, a placeholder replaces the
+    base offset of the row in 20 digits.
     """
     integers: dict[str, Longs] = {}
     packed = []
@@ -370,10 +371,11 @@ def pack_columns(table: pa.Table) -> list[PackedColumn]:
 def _encode_integers(
     values: Longs, base_columns: Mapping[str, Longs]
 ) -> tuple[dict[str, object], tuple[str, ...]]:
-    """Encode integers in the smallest of several ways.
+    """Encode integers in the way that compresses best.
 
-    In the header, ``relative`` is the column whose values are subtracted: empty if the previous
-    value is subtracted, null for absolute values.
+    The encoded integers are the values, the differences from the previous value, or the differences
+    from another column. In the header, ``relative`` is null, empty, or the name of this column,
+    respectively.
     """
     is_bigint = _needs_bigint(values)
     codings: dict[str | None, Longs] = {None: values, "": np.diff(values, prepend=np.int64(0))}
@@ -429,7 +431,7 @@ def _encode_payload(content: bytes) -> str:
 
 
 def bokeh_folder(report: str) -> Path:
-    """Return the folder of Bokeh without importing it.
+    """Return the folder of the package bokeh, without importing the package.
 
     Raises `InputError` with the path of the report if Bokeh is not installed.
     """
@@ -445,7 +447,7 @@ def bokeh_folder(report: str) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class PageTable:
-    """A table of a page, ``rows`` or ``segments``; `all_rows` counts the rows of the report."""
+    """A table of a page: ``rows`` or ``segments``; `all_rows` includes rows not in the page."""
 
     name: str
     columns: Sequence[PackedColumn]
@@ -472,7 +474,7 @@ class PageText:
 
     def lines(self, page_tables: Sequence[PageTable], bokeh: Path) -> Iterator[str]:
         folder = bokeh / "server" / "static" / "js"
-        # In the order in which a page runs the scripts.
+        # The scripts are in the order in which a page runs them.
         libraries = [(folder / f"{name}.min.js").read_bytes() for name in _SCRIPTS]
         script = "".join(map(_read_static, _OWN_SCRIPTS))
         yield from self._head([script.encode(), *libraries])
@@ -500,7 +502,7 @@ class PageText:
         yield '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         yield f'<meta http-equiv="Content-Security-Policy" content="{escape(policy)}">\n'
         yield '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
-        # An empty icon, so that browsers do not request one.
+        # An empty icon, so that browsers do not request an icon.
         yield '<link rel="icon" href="data:,">\n'
         yield f"<title>kafka-index {escape(self._command)}</title>\n"
         yield f"<style>{_read_static('page.css')}</style>\n</head>\n<body>\n"
@@ -588,6 +590,6 @@ def _data_script(name: str, payload: str) -> str:
 
 
 def _json_script(name: str, value: object) -> str:
-    # Scripts have no escaping, so no text may look like the end of the script.
+    # HTML has no escapes in scripts, so no text may contain the end tag of the script.
     text = json.dumps(value).replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{text}</script>\n'
