@@ -109,7 +109,7 @@ def plan_partition(
 def _skip_to_start_time(
     log: PartitionLog, offsets: OffsetRange, settings: ReadSettings
 ) -> OffsetRange:
-    """Return a range without the offsets before the first record at or after the start time."""
+    """Restrict a range to start at the first record at or after the start time, if any."""
     times = settings.record_filter
     # Valid records may follow a corrupt range at the end of the log.
     if times is None or not times.from_ms or log.segments[-1].end_damage is not None:

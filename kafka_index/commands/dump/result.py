@@ -252,7 +252,7 @@ class SelectedRows:
         records = self.selection.select_records(records)
         if self.selection.limit is None or len(records) <= self.selection.limit - self.printed:
             return records
-        # Copied, because code that prints a column's bytes expects its whole buffer.
+        # Copied, not sliced: the code that prints bytes reads the complete buffer of a column.
         return records.take(np.arange(self.selection.limit - self.printed))
 
     def select(self, rows: Iterable[Row]) -> Iterator[Row]:

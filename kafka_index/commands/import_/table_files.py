@@ -543,7 +543,7 @@ def list_files(inputs: Sequence[str]) -> list[str]:
 
 
 def _is_data(name: str) -> bool:
-    """Return whether a file name is of data, not of metadata of Spark or Hadoop."""
+    """Return whether a name belongs to a data file, not to metadata of Spark or Hadoop."""
     return not name.endswith(".crc") and not name.startswith(
         ("_SUCCESS", "_committed_", "_started_", "_spark_metadata", "_temporary")
     )

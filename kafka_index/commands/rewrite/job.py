@@ -188,7 +188,7 @@ def rewrite_partitions(
     settings: RewriteSettings,
     on_read: OnRead = ignore,
 ) -> Iterator[tuple[MatchedPartition, KafkaIndexError | None]]:
-    """Write partitions; yield each partition with the error that skipped it, or None."""
+    """Write partitions; yield each with the reason why it was skipped, otherwise None."""
     errors = workers.run(
         matched_partitions,
         partial(
@@ -323,7 +323,7 @@ def _write_side_files(plan: PartitionPlan, directory: str) -> None:
         read_epochs(plan.local_directory)
         names = {PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT}
         if not plan.begins_remotely:
-            # The build writes the later snapshots.
+            # The build writes all later snapshots.
             names |= {
                 os.path.basename(snapshot_path(plan.local_directory, offset))
                 for offset in list_snapshots(plan.local_directory)
@@ -448,7 +448,7 @@ def _may_be_compacted(topic: str, cluster: ClusterImage | None) -> bool:
 
 
 def tiered_log_starts(plans: Sequence[PartitionPlan]) -> dict[TopicPartition, int]:
-    """Return the log start offsets of tiered partitions that start inside a segment."""
+    """Return the start offsets of tiered logs that start after their first base offset."""
     return {
         plan.partition: plan.tiered.log_start_offset
         for plan in plans
@@ -512,9 +512,9 @@ class RewriteOutput:
     ) -> None:
         """Write the files at the root, and mark the output as finished.
 
-        `ends` has the log end offset of each partition in the output, and limits its offsets in
-        checkpoints. The end is None for a partition that is copied unchanged. `log_starts` has the
-        log start offsets that are not in the data directories of the input.
+        `ends` has the log end offset of each partition in the output, or None if the partition is
+        copied unchanged. Larger offsets in checkpoints are reduced to it. `log_starts` has the log
+        start offsets that are not in the data directories of the input.
         """
         roots = [DataDirectory(partition) for partition in directories]
         for name in _CHECKPOINTS:
@@ -596,7 +596,7 @@ def _decoded_selection(
 
 @dataclass(frozen=True, slots=True)
 class RewriteJob:
-    """A rewrite whose input is listed."""
+    """A rewrite after its input has been listed."""
 
     request: RewriteRequest
     plans: Sequence[PartitionPlan]
