@@ -366,7 +366,7 @@ def snapshots_error(path: str, log_start_offset: int = 0) -> Refusal | None:
 
 
 def _list_snapshots(path: str, log_start_offset: int) -> list[tuple[int, int, Entry]]:
-    """Return the snapshots at or after the log start: offset, epoch and entry.
+    """Return the snapshots at or after the log start: offset, epoch and directory entry.
 
     Raises `StartRefusedError` if a snapshot's name is malformed.
     """

@@ -312,7 +312,7 @@ def _converting_errors(directory: str) -> Iterator[None]:
 
 
 class PredictedSnapshots(SnapshotFiles):
-    """The snapshots of a partition directory, with the changes that a broker would make.
+    """The producer snapshots of a partition, with the changes that a broker would make.
 
     `bytes_read` counts the bytes read from files.
     """
@@ -329,7 +329,7 @@ class PredictedSnapshots(SnapshotFiles):
     def load_latest(
         self, offsets: Iterable[int]
     ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-        """Return the latest valid snapshot and its offset, and the corrupt snapshots after it."""
+        """Return offset and entries of the latest valid snapshot, and later corrupt snapshots."""
         corrupt_snapshots: list[tuple[int, CorruptSnapshotError]] = []
         for offset in reversed(list(offsets)):
             data = self._written.get(offset)
@@ -345,11 +345,11 @@ class PredictedSnapshots(SnapshotFiles):
         return None, None, corrupt_snapshots
 
     def write(self, offset: int, data: bytes, *, durable: bool) -> None:  # noqa: ARG002, nothing is durable here
-        """Keep a snapshot in memory.
+        """Keep a producer snapshot in memory.
 
-        Raises `OffsetsGoBackError` if its path is a directory, socket, device or broken link:
-        recovery then truncates the complete log. Raises `StartRefusedError` if it is a pipe: the
-        broker waits until another process reads from it.
+        Raises `OffsetsGoBackError` if the path of the snapshot is a directory, socket, device or
+        broken link: recovery then truncates the complete log. Raises `StartRefusedError` if the
+        path is a pipe: the broker waits until another process reads from the pipe.
         """
         path = snapshot_path(self._directory, offset)
         if os.path.exists(path) and not os.path.isfile(path):
@@ -451,7 +451,7 @@ def _check_compressed_messages(log: Bytes, path: str, chunk: BatchColumns) -> No
 
 
 class SegmentOverflowError(Exception):
-    """An offset does not fit its segment during recovery; the broker then splits the segment.
+    """A recovered offset is too far from its segment's base offset; a broker splits the segment.
 
     Kafka: ``LogSegmentOffsetOverflowException``.
     """
@@ -820,7 +820,8 @@ def _add_batches(
         end_offset = max(end_offset, int(batches.last_offset.max()) + 1)
         rows = np.flatnonzero(batches.last_offset >= from_offset)
         if len(rows):
-            # A corrupt header can contain any record count.
+            # A corrupt header can contain any record count: limit the count to the number of
+            # offsets.
             max_records = np.maximum(batches.last_offset[rows] - batches.base_offset[rows] + 1, 1)
             lost_records.add(
                 int(np.clip(batches.record_count[rows], 1, max_records).sum()),

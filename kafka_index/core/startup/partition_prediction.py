@@ -416,7 +416,8 @@ class _LogState:
     """Producers, transactions and leader epochs computed from the batches of a log.
 
     `aborted` has the aborted transactions of each segment. `stop` is the first batch on which
-    recovery would fail; the state after it in the log at `path` is unknown.
+    recovery would fail, in the log at `path`. The producers and transactions after this batch are
+    unknown.
     """
 
     producers: PartitionState
@@ -427,7 +428,8 @@ class _LogState:
 
     @classmethod
     def initial(cls, loaded: LoadedPartition, directory: str, log_start: int) -> _LogState:
-        """Return the state at the start of the first segment, from the latest earlier snapshot."""
+        """Return the state at the start of the first segment, from the latest snapshot before
+        it."""
         first_base_offset = loaded.segments[0].base_offset
         offsets = [
             offset

@@ -74,7 +74,7 @@ class StartupSegment:
 
 @dataclass(slots=True)
 class StartupFiles:
-    """The live segments of a partition, keyed by base offset, and the offsets of its snapshots.
+    """The live segments of a partition, and the offsets of its producer snapshots.
 
     Attributes
     ----------
