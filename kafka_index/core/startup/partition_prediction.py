@@ -428,8 +428,7 @@ class _LogState:
 
     @classmethod
     def initial(cls, loaded: LoadedPartition, directory: str, log_start: int) -> _LogState:
-        """Return the state at the start of the first segment, from the latest snapshot before
-        it."""
+        """Return the state at the first segment, from the latest producer snapshot before it."""
         first_base_offset = loaded.segments[0].base_offset
         offsets = [
             offset
