@@ -75,7 +75,7 @@ class BatchColumns(NamedTuple):
     coordinator_epoch, control_timestamp_ms : ndarray of int64, shape (n,)
         From the record of a transaction marker; undefined for all other batches.
     magic : ndarray of int64, shape (n,)
-        A broker reads values above 2 as 2, and negative ones as 1. Consumers stop at both.
+        A broker treats values above 2 as 2, and negative ones as 1. Consumers fail at such values.
     record_count : ndarray of int64, shape (n,)
         As in the batch header; 1 for magic 0 and 1. -1 if a batch table lacks this column.
     """

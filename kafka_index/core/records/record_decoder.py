@@ -417,7 +417,7 @@ class BatchWalk(Generic[_Result]):
         self._ready: list[_Result | BatchDamage] = []
 
     def fill_arena(self) -> None:
-        """Decode batches until there is a result; the rest of a batch stays in the arena."""
+        """Decode batches until there is a chunk or an error; keep other records in the arena."""
         arena = self._arena
         if self._state.left == NOT_OPEN:
             arena.used_bytes = 0
@@ -544,7 +544,7 @@ class BatchWalk(Generic[_Result]):
         return CorruptLogError(record_fault(count - int(self._state.left), count, code))
 
     def _finish_chunk(self, readable_end: np.uint64, *, is_full: bool = False) -> None:
-        """Convert the records so far, and start another chunk."""
+        """Convert the records decoded so far, and start another chunk."""
         rows, number = int(self._state.rows), int(self._state.batch)
         if rows:
             # The last batch may have more records than the chunk.
@@ -606,10 +606,10 @@ class RecordDecoder:
         """Decode batches, and yield the result of `convert` for each chunk of records.
 
         Batches must be complete with verified checksums. The window must stay valid until the
-        iterator is exhausted; the headers of a chunk only until `convert` returns. Records outside
-        `first_offset` to `last_offset`, both inclusive, are skipped. For a corrupt batch,
-        `BatchDamage` follows the records that Kafka returns before it throws; for a compressed
-        batch, these are none.
+        iterator is exhausted; the headers of a chunk are valid only until `convert` returns.
+        Records outside `first_offset` to `last_offset`, both inclusive, are skipped. If a batch is
+        corrupt, the records that Kafka returns before it throws are followed by a `BatchDamage`.
+        Kafka returns no records of a corrupt compressed v2 batch.
         """
         memory, budget = self._memory, self._budget
         walk = BatchWalk(
