@@ -1,13 +1,13 @@
-"""Joins several writer schemas of a topic to one Arrow type.
+"""Joins the writer schemas of a topic into one Arrow type.
 
-A `Shape` is the Arrow type of a schema, with the aliases and numbers of its fields. `align` joins
-the shapes of versions to one shape, with a `Plan` for each version. A plan selects the members that
-a decoder builds (`Plan.selection`), and converts its arrays to the type of the table
-(`Plan.convert`).
+A `Shape` is the Arrow type of a schema, with the aliases and numbers of the schema's fields.
+`align` joins the shapes of schema versions into one shape, with a `Plan` for each version. A plan
+selects the members that a decoder builds (`Plan.selection`), and converts the decoder's arrays to
+the joined type (`Plan.convert`).
 
-Fields match by name, then by the aliases of newer schemas (Avro), or by number (Protobuf). A column
-has the newest name. Types are widened if possible. Otherwise, the later type has a separate column,
-such as ``x__string``. No field is dropped.
+Fields match by name, then by the aliases of newer schemas (Avro), or by number (Protobuf). If a
+field was renamed, its column has the newest name. If a type changed, it is widened if possible.
+Otherwise, the later type has a separate column, such as ``x__string``. No field is dropped.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ import pyarrow as pa
 from kafka_index.core.errors import BadSchemaError, InputError
 from kafka_index.core.schema.bodies import with_children
 
-#: The selected members of a struct by name, each with its own selection. The selection of the
-#: elements of a list, or of the values of a map, has the name "". None selects all.
+#: The selected members of a struct by name, each with a selection of its own members. For a list or
+#: a map, the name "" has the selection for elements or values. None selects all members.
 Selection: TypeAlias = "Mapping[str, Selection] | None"
 
-#: The maximum number of types in a schema, and of their levels: Arrow exports 64 levels.
+#: The maximum number of types in a schema, and of nested levels: Arrow can export 64 levels.
 MAX_TYPES, _MAX_DEPTH = 50_000, 56
 #: The name of the elements of lists in Parquet.
 ELEMENT = "element"
 
 
 class Form(StrEnum):
-    """The form of a value."""
+    """Whether a type is a leaf, struct, union, list or map."""
 
     LEAF = "leaf"
     STRUCT = "struct"
@@ -46,7 +46,7 @@ class Form(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A member of a struct. The element of a list has no name; neither do key and value of a map.
+    """A member of a struct; or, without a name, an element of a list, or a key or value of a map.
 
     Attributes
     ----------
@@ -64,12 +64,12 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """The Arrow type of a value, with the aliases and numbers of its members."""
+    """The Arrow type of a schema or field, with the aliases and numbers of the type's members."""
 
     form: Form
     type: pa.DataType
     members: tuple[Member, ...] = ()
-    #: The number of types in the shape, and the number of their levels in Arrow.
+    #: The number of types in the shape, and the number of nested levels in Arrow.
     size: int = 1
     depth: int = 0
 
@@ -106,7 +106,7 @@ class Shape:
     def check_limits(self) -> Self:
         """Return the shape; raises `BadSchemaError` for too many types or levels.
 
-        A schema may use a named type several times, so that types may double with each level.
+        If each named type uses the previous one twice, the number of types doubles with each level.
         """
         if self.size > MAX_TYPES:
             raise BadSchemaError(
@@ -148,17 +148,17 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The conversion of arrays of a writer schema to the type of the table.
+    """The conversion of arrays with the type of a writer schema to the joined type.
 
     Attributes
     ----------
     target : Shape
-        The shape in the table.
+        The joined shape.
     sources : tuple of (str or None, Plan or None)
-        The name and the plan of the writer's member for each member of the target; None for a
-        member that the writer does not have.
+        For each member of the target, the name and the plan of the writer's member; None if the
+        writer's schema lacks the member.
     is_identity : bool
-        Whether arrays of the writer are arrays of the table.
+        Whether the writer's arrays have the joined type without a conversion.
     """
 
     target: Shape
@@ -167,7 +167,7 @@ class Plan:
 
     @property
     def selection(self) -> Selection:
-        """The members of the writer's schema that the table contains."""
+        """The members of the writer's schema that the joined shape contains."""
         if not self.sources:
             return None
         if self.target.is_struct:
@@ -180,7 +180,7 @@ class Plan:
         return None if plan is None else {"": plan.selection}
 
     def convert(self, array: pa.Array) -> pa.Array:
-        """Convert an array of the writer's shape to the shape of the table."""
+        """Convert an array from the writer's shape to the joined shape."""
         if self.is_identity:
             return array
         target = self.target
@@ -205,7 +205,7 @@ class Plan:
         return with_children(array, target.type, [entries])
 
     def select(self, selection: Selection) -> Plan:
-        """Return the plan for the selected members of the table."""
+        """Return the plan for the selected members of the joined shape."""
         if selection is None:
             return self
         target = self.target.select(selection)
@@ -235,7 +235,7 @@ def _plan_members(
 
 
 class _ConflictError(Exception):
-    """Shapes have no common type."""
+    """The shapes of several versions have no common type."""
 
 
 def align(shapes: Sequence[Shape]) -> tuple[Shape, list[Plan]]:
@@ -275,7 +275,7 @@ def _join_shapes(shapes: list[Shape]) -> tuple[Shape, list[Plan]]:
             sources = tuple(("", inner_plans[number]) for _, inner_plans in joined)
             plans.append(_plan_members(target, sources, shape))
     typed_plans = iter(plans)
-    # The shape of a schema for nulls has no members.
+    # Null-typed shapes have no members and were not joined, so their plans have no sources.
     return target, [
         Plan(target) if pa.types.is_null(shape.type) else next(typed_plans) for shape in shapes
     ]
@@ -304,7 +304,7 @@ _WIDENINGS = (
 
 @dataclass(slots=True)
 class _JoinedColumn:
-    """A column of the joined struct, with its member in each version that has one."""
+    """A column of the joined struct, with the member of each version that has the column."""
 
     members: dict[int, Member]
     shape: Shape
@@ -316,7 +316,7 @@ class _JoinedColumn:
         return max(self.members)
 
     def add(self, version: int, member: Member) -> bool:
-        """Add the member of a version; return whether the types can be joined."""
+        """Add the member of a version if its type can be joined; return whether it was added."""
         versions = [*self.members, version]
         try:
             shape, plans = _join_shapes(
@@ -336,7 +336,8 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
         for member in shape.members:
             columns = columns_by_identity.setdefault(identities[version, member.name], [])
             if not any(column.add(version, member) for column in columns):
-                # Joining a single shape adds suffixes to names that differ only in case.
+                # A single shape is joined too: within it, names that differ only in case get
+                # suffixes.
                 joined, plans = _join_shapes([member.shape])
                 columns.append(_JoinedColumn({version: member}, joined, {version: plans[0]}))
     _name_columns(columns_by_identity)
@@ -345,7 +346,7 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
     ]
 
     def order(column: _JoinedColumn) -> tuple[int, int]:
-        # The fields of the newest version come first.
+        # Columns are ordered by newest version, and then by position in this version.
         newest = column.newest
         return -newest, positions[newest][column.members[newest].name]
 
@@ -373,7 +374,7 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
 
 
 def _member_identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
-    """Return the number or else the newest name of each member, keyed by version and name."""
+    """Return the number of each member, or its newest name, keyed by version and name."""
     newer_name: dict[str, str] = {}
     for shape in reversed(shapes):
         for member in shape.members:
@@ -387,13 +388,13 @@ def _member_identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
                 identities[version, member.name] = member.number
                 continue
             renamed = newer_name.get(member.name, member.name)
-            # A schema with both names has two fields.
+            # If a schema has both the old and the new name, these are two fields.
             identities[version, member.name] = member.name if renamed in names else renamed
     return identities
 
 
 def _name_columns(columns_by_identity: Mapping[object, list[_JoinedColumn]]) -> None:
-    """Set names that differ in more than case; of equal names, the oldest column has no suffix."""
+    """Give columns names that differ in lower case; the oldest of equal names has no suffix."""
     ordered: list[tuple[int, int, _JoinedColumn]] = []
     for columns in columns_by_identity.values():
         newest = max(columns, key=lambda column: column.newest)
@@ -407,9 +408,9 @@ def _name_columns(columns_by_identity: Mapping[object, list[_JoinedColumn]]) -> 
 
 
 def unused_name(name: str, used_names: set[str], separator: str = "_") -> str:
-    """Return a name that differs from used names in more than case, if needed with a number.
+    """Return the name, with a number if used names contain it in any letter case.
 
-    `used_names` contains the used names in lower case. The returned name is added to it.
+    `used_names` contains the used names in lower case. The returned name is added to `used_names`.
     """
     unused, number = name, 1
     while unused.lower() in used_names:
@@ -420,7 +421,7 @@ def unused_name(name: str, used_names: set[str], separator: str = "_") -> str:
 
 
 def _type_name(shape: Shape) -> str:
-    """Return the name of a type for the name of a column."""
+    """Return the name of a type, for the suffix of a column name."""
     if shape.form is not Form.LEAF:
         return str(shape.form)
     arrow_type = shape.type

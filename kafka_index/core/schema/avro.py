@@ -1,11 +1,11 @@
-"""Avro schemas: the Arrow types of Avro, and the decoding of many datums at a time.
+"""Avro schemas: their Arrow types, and the decoding of many datums in one call.
 
-`AvroSchema` parses a schema. `AvroSchema.decoder` compiles it, or selected members of it, to the
-operations of `core.kernels.avro`. A recursive record is decoded to JSON text by fastavro, because
-Arrow has no recursive types.
+`AvroSchema` parses a schema. `AvroSchema.decoder` compiles the schema, or selected members of it,
+to the operations of `core.kernels.avro`. A recursive record is decoded to JSON text by fastavro,
+because Arrow has no recursive types.
 
-Source: Avro's specification, for names, aliases and logical types. A top-level ``bytes`` has no
-length, as in Confluent's serializers.
+Source: Avro's specification, for names, aliases and logical types. A top-level ``bytes`` value has
+no length prefix, as in Confluent's serializers.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.column_memory import ColumnMemory, ColumnSpec, Loop, row_errors
 from kafka_index.core.schema.wire import Reason
 
-#: The sizes of the primitive types; 0 for a variable size.
+#: The sizes in bytes of the primitive types; 0 for a variable size.
 _PRIMITIVES = {
     "null": 0,
     "boolean": 1,
@@ -48,15 +48,15 @@ _NAMED = ("record", "error", "enum", "fixed")
 _MAX_PRECISION = 38
 _UUID_BYTES = 16
 _MAX_DEPTH = 200
-# Each row has memory for a fixed value, even if it is null.
+# The maximum size of a ``fixed`` type: each row reserves memory for the value, even if null.
 _MAX_FIXED_BYTES = 1 << 20
-# Bytes of Python objects per byte of a record that becomes JSON text.
+# The estimated bytes of Python objects per byte of an Avro record that becomes JSON text.
 _JSON_EXPANSION = 128
 # Python converts integers of at most 4,300 digits to text.
 _MAX_DIGITS = 4096
-# The level of values that are skipped.
+# The level of values that are skipped, instead of written to a column.
 _SKIPPED = -1
-# Values of variable size have lengths of 4 bytes.
+# The column of a value of variable size contains lengths of 4 bytes.
 _LENGTH_BYTES = 4
 _OPERANDS = {
     **dict.fromkeys(("int", "long", "enum"), ops.VARINT),
@@ -78,7 +78,7 @@ class _AvroType:
     size: int = 0
     precision: int = 0
     scale: int = 0
-    #: Whether a record becomes JSON text, and the conversion of its bytes, if it has any.
+    #: Whether a record becomes JSON text, and the function that converts the bytes of the record.
     is_text: bool = False
     json_text: Callable[[bytes], str | None] | None = None
 
@@ -146,7 +146,8 @@ class _Parser:
         if node.kind == "record":
             self._named_types[name] = node
         else:
-            # References may repeat a definition.
+            # A schema and its references may define a type repeatedly; the first definition is
+            # used.
             self._named_types.setdefault(name, node)
         return namespace
 
@@ -168,7 +169,7 @@ class _Parser:
 
 
 def _parse_name(name: Any) -> str:
-    """Return a name; raises `ValueError` for a lone surrogate, which Arrow rejects."""
+    """Return the name of a type; raises `ValueError` for a lone surrogate, which Arrow rejects."""
     return str(name).encode().decode()
 
 
@@ -202,7 +203,7 @@ def _set_logical_type(node: _AvroType, schema: Mapping[str, Any]) -> _AvroType:
 class _Leaf(NamedTuple):
     """A type without members: its Arrow type, and the operation that decodes it.
 
-    Numbers from `lowest` to `highest` are valid; they are multiplied by `factor`.
+    Numbers from `lowest` to `highest` are valid. The decoder multiplies them by `factor`.
     """
 
     type: pa.DataType
@@ -213,7 +214,7 @@ class _Leaf(NamedTuple):
 
 
 _DAY_MS = 86_400_000
-# The years 1 to 9999, the range of Protobuf and of the readers of tables.
+# Days of the years 1 to 9999, the range of Protobuf's Timestamp and of readers of tables.
 _FIRST_DAY, _END_DAY = -719_162, 2_932_897
 _UTC_US, _LOCAL_US = pa.timestamp("us", "UTC"), pa.timestamp("us")
 
@@ -244,7 +245,7 @@ _LEAVES: Mapping[tuple[str, str], _Leaf] = {
 
 def _select_leaf(node: _AvroType) -> _Leaf:
     if node.logical == "decimal" and node.precision <= _MAX_PRECISION:
-        # The absolute value is less than this number.
+        # The absolute value of a decimal is less than this power of 10.
         high, low = divmod(10**node.precision, 1 << 64)
         arrow_type = pa.decimal128(node.precision, node.scale)
         return _Leaf(arrow_type, ops.DECIMAL, low - (low >> 63 << 64), high)
@@ -268,7 +269,7 @@ class AvroSchema:
     text : str
         The schema in JSON.
     references : sequence of str
-        The schemas whose types it uses, each after the schemas that it refers to.
+        The schemas whose types `text` uses; each schema follows those that it refers to.
 
     Raises
     ------
@@ -290,9 +291,9 @@ class AvroSchema:
             message = f"the text is not an Avro schema: {error}"
             raise BadSchemaError(message, found=text[:200]) from error
         root_type = _non_null_branch(self._root) if _is_nullable(self._root) else self._root
-        #: The full name of a named type, or the kind of an unnamed type.
+        #: The full name of the root type, or the kind of an unnamed type.
         self.name = root_type.name or root_type.kind
-        #: The earlier names of the record.
+        #: The earlier names of the root type.
         self.aliases = root_type.aliases
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
@@ -426,11 +427,12 @@ class _Compiler:
     ) -> _Column:
         match node.kind:
             case "record" if level == _SKIPPED:
-                # A routine, because the record may contain itself.
+                # The record is skipped by a routine, because the record may contain itself.
                 self._emit_call(node)
                 return self._add_column(node, level)
             case "record" if node in parents or not node.fields:
-                # The bytes of the record become JSON text.
+                # Arrow has no type for the record, so the column has its bytes, which become JSON
+                # text.
                 column = self._add_column(node, level, _LENGTH_BYTES, has_data=True)
                 self._emit(ops.CAPTURE)
                 self._emit_call(node)
@@ -558,7 +560,7 @@ class _Compiler:
 
 
 class AvroDecoder:
-    """Decodes datums of a schema to an array of Arrow."""
+    """Decodes datums of an Avro schema to an Arrow array."""
 
     def __init__(self, root: _AvroType, shape: Shape, selection: Selection) -> None:
         compiled = _Compiler(root, selection)
@@ -597,7 +599,7 @@ class AvroDecoder:
         return Decoded(array, row_errors(statuses))
 
 
-#: Errors of the conversion to text. The compiled loop does not check values that become text.
+#: Errors of conversions to text. The compiled loop does not check values that become text.
 _TEXT_ERRORS = (ValueError, IndexError, OverflowError, RecursionError, EOFError)
 
 
@@ -653,7 +655,7 @@ def _build_leaf_array(memory: ColumnMemory, column: _Column, arrow_type: pa.Data
 
 
 def _text_converter(node: _AvroType) -> Callable[[bytes], str | None]:
-    """Return the conversion of the bytes of a value to text."""
+    """Return a function that converts the bytes of a value to text."""
     if node.json_text is not None:
         return node.json_text
     if node.logical == "uuid":
@@ -672,7 +674,7 @@ def _text_converter(node: _AvroType) -> Callable[[bytes], str | None]:
 
 # ---------------------------------------------------------------------- JSON text
 def _json_converter(node: _AvroType) -> Callable[[bytes], str | None]:
-    """Return the conversion of datums of a record to JSON text by fastavro.
+    """Return a function that converts datums of a record to JSON text, with fastavro.
 
     Raises `BadSchemaError` for a schema that fastavro rejects.
     """
@@ -684,7 +686,7 @@ def _json_converter(node: _AvroType) -> Callable[[bytes], str | None]:
 
     def convert(datum: bytes) -> str | None:
         if not datum:
-            # The parent of the record is null or does not decode.
+            # Without bytes, the parent of the record is null or did not decode.
             return None
         value = json_value(fastavro.schemaless_reader(io.BytesIO(datum), schema))
         return json.dumps(value, ensure_ascii=False, allow_nan=False)
@@ -713,7 +715,7 @@ def json_value(value: Any) -> Any:  # noqa: PLR0911
 
 
 def _fastavro_schema(node: _AvroType, names: dict[int, str]) -> Any:  # noqa: PLR0911
-    """Return a type as a schema for fastavro, in which the names of types are unique."""
+    """Convert a type to a schema for fastavro, in which types are renamed to be unique."""
     if node.name:
         if id(node) in names:
             return names[id(node)]
@@ -730,7 +732,7 @@ def _fastavro_schema(node: _AvroType, names: dict[int, str]) -> Any:  # noqa: PL
             return {**definition, "symbols": list(node.symbols)}
         case "array":
             if not _min_size_bytes(node.children[0]):
-                # A few bytes would become any number of elements.
+                # The datum of such an array could have a few bytes, but any number of elements.
                 raise BadSchemaError("a recursive record has an array of elements without bytes")
             return {"type": "array", "items": _fastavro_schema(node.children[0], names)}
         case "map":

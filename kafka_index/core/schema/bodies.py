@@ -1,4 +1,4 @@
-"""Input and output of the decoders for all schema languages, and the import of their extra."""
+"""Input and output of decoders for all schema languages, and imports of optional libraries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class DecodedTooLargeError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Bodies:
-    """The bodies of rows, without frames.
+    """The encoded values of rows, without the frames that contain schema IDs.
 
     Attributes
     ----------
@@ -53,7 +53,7 @@ class Bodies:
 
     @classmethod
     def from_array(cls, values: pa.Array) -> Self:
-        """Return all bytes of the rows of a binary array."""
+        """Return bodies that contain all bytes of a binary array's rows."""
         data, starts, ends = binary_buffers(values)
         if values.null_count:
             starts = np.where(np.asarray(values.is_null()), -1, starts)
@@ -70,7 +70,7 @@ class Bodies:
 
 @dataclass(frozen=True, slots=True)
 class Decoded:
-    """The values of rows; null for a row without a value.
+    """The decoded values of rows; null for a row without a value.
 
     `errors` has the reasons why rows did not decode, keyed by row number. A row with trailing bytes
     has both a value and an error.
@@ -92,9 +92,9 @@ def import_extra(name: str) -> Any:
 
 
 def with_children(array: pa.Array, arrow_type: pa.DataType, children: list[pa.Array]) -> pa.Array:
-    """Return a struct, list or map with its children replaced by arrays of equal length."""
+    """Return a struct, list or map whose children are replaced by arrays of equal length."""
     if array.offset:
-        # The buffers of the copy begin with its first row.
+        # A slice is copied, because the buffers of a copy begin with its first row.
         array = pa.concat_arrays([array, array[:0]])
     buffers = array.buffers()[: arrow_type.num_buffers]
     return pa.Array.from_buffers(arrow_type, len(array), buffers, children=children)

@@ -13,7 +13,7 @@ from kafka_index.core.kernels import typed_columns as ops
 from kafka_index.core.schema.bodies import Bodies, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
-#: The errors of rows, keyed by the status of the loop.
+#: The reasons why rows failed, keyed by the status codes of the compiled loop.
 _REASONS: Mapping[int, Reason] = {
     ops.TRAILING: Reason.TRAILING,
     ops.TRUNCATED: Reason.TRUNCATED,
@@ -22,13 +22,13 @@ _REASONS: Mapping[int, Reason] = {
     ops.OUT_OF_RANGE: Reason.OUT_OF_RANGE,
     ops.TOO_LARGE: Reason.TOO_LARGE,
 }
-#: The offsets of lists in Arrow are int32.
+#: The maximum number of elements in all rows: Arrow's list offsets are int32.
 _MAX_ELEMENTS = (1 << 31) - 1
 
 
 @dataclass(slots=True)
 class ColumnSpec:
-    """A column that a loop fills: its number, its level, and the bytes of a value."""
+    """A column that a compiled loop fills; `width` is the size of a value in bytes."""
 
     number: int
     level: int
@@ -39,7 +39,7 @@ class ColumnSpec:
 
 @dataclass(frozen=True, slots=True)
 class Loop:
-    """A compiled loop, the tables of a schema, and the columns that the loop fills."""
+    """A compiled loop, a schema's tables for the loop, and the columns that the loop fills."""
 
     kernel: Callable[..., int]
     code: tuple[NDArray[np.int64], ...]
@@ -48,7 +48,7 @@ class Loop:
 
     @property
     def widths(self) -> list[int]:
-        """The bytes of an element of each level, one at least."""
+        """For each level, one plus the bytes of an element in all columns."""
         widths = [1] * self.level_count
         for column in self.columns:
             widths[column.level] += column.width + column.is_nullable
@@ -77,7 +77,7 @@ class ColumnMemory:
         self._size = bodies.size_bytes
         self._levels = np.zeros((loop.level_count, ops.LEVEL_FIELDS), np.int64)
         self._levels[0, ops.CAPACITY] = rows
-        # Elements may be wide, so at most half of the limit is reserved for elements.
+        # An element may have many bytes, so at most half of the memory limit is reserved initially.
         for level, width in enumerate(loop.widths[1:], 1):
             reserved = max_bytes // (2 * loop.level_count * width)
             self._levels[level, ops.CAPACITY] = min(2 * rows, self._size, reserved) + 16
@@ -93,7 +93,7 @@ class ColumnMemory:
             row[ops.WIDTH], row[ops.COLUMN_LEVEL] = column.width, column.level
             data_buffer = None
             if column.has_data:
-                # No column has more bytes than the bodies. Unwritten pages need no memory.
+                # A column has at most as many bytes as all bodies. Unwritten pages use no memory.
                 data_buffer = np.empty(self._size + ops.DATA_SLACK_BYTES, np.uint8)
                 row[ops.DATA] = data_buffer.ctypes.data
             self._data.append(data_buffer)
@@ -105,7 +105,7 @@ class ColumnMemory:
             self._table[number, ops.VALID] = 0 if valid is None else valid.ctypes.data
 
     def run(self) -> NDArray[np.uint8]:
-        """Run the loop over all rows, and add memory as needed; return the statuses of the rows.
+        """Run the loop over all rows, growing the memory; return the status code of each row.
 
         Raises `DecodedTooLargeError` if the values exceed the memory limit.
         """
@@ -134,14 +134,14 @@ class ColumnMemory:
         return statuses
 
     def _set_null_rows(self, statuses: NDArray[np.uint8]) -> None:
-        """Set the rows without a value to null in the first column, which contains the others."""
+        """Set rows without a value to null in the first column, of which all others are members."""
         valid = (statuses == ops.DECODED) | (statuses == ops.TRAILING)
         if self._loop.columns and not valid.all():
             root_valid = self._valid[0]
             self._valid[0] = valid.view(np.uint8) if root_valid is None else root_valid & valid
 
     def _grow(self, level: int, min_elements: int) -> None:
-        """Reserve memory for the elements of a level."""
+        """Reserve memory for at least `min_elements` elements of a level."""
         widths = self._loop.widths
         allocated_bytes = self._size + sum(
             width * int(capacity)
@@ -172,7 +172,7 @@ class ColumnMemory:
         return len(self._bodies.starts) if level == 0 else int(self._levels[level, ops.COUNT])
 
     def validity(self, column: ColumnSpec) -> tuple[pa.Buffer | None, int]:
-        """Return the validity of a column, and the number of nulls."""
+        """Return the validity bitmap of a column, and the number of nulls."""
         valid = self._valid[column.number]
         if valid is None:
             return None, 0
@@ -183,22 +183,22 @@ class ColumnMemory:
         return pa.py_buffer(np.packbits(level_valid, bitorder="little")), null_count
 
     def values(self, column: ColumnSpec) -> NDArray[np.uint8]:
-        """Return the values of a column, or its lengths."""
+        """Return the bytes of a column's values, or of its lengths if the size of values varies."""
         return self._values[column.number][: self.count(column.level) * column.width]
 
     def data_bytes(self, column: ColumnSpec) -> int:
-        """Return the bytes of all values of a column of bytes or strings."""
+        """Return the total size in bytes of the values in a column of bytes or strings."""
         return int(self._table[column.number, ops.DATA_USED])
 
     def offsets(self, column: ColumnSpec) -> pa.Buffer:
-        """Return the offsets of a column of lengths."""
+        """Return Arrow offsets that are computed from a column of lengths."""
         sizes = self.values(column).view(np.int32)
         offsets = np.zeros(len(sizes) + 1, np.int32)
         np.cumsum(sizes, out=offsets[1:])
         return pa.py_buffer(offsets)
 
     def build_binary(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
-        """Return a column of bytes or strings."""
+        """Build the array of a column of bytes or strings."""
         data = self._data[column.number]
         assert data is not None  # noqa: S101, because mypy needs it
         used_bytes = self.data_bytes(column)
@@ -207,7 +207,7 @@ class ColumnMemory:
         return pa.Array.from_buffers(arrow_type, self.count(column.level), buffers, nulls)
 
     def build_numbers(self, column: ColumnSpec, arrow_type: pa.DataType) -> pa.Array:
-        """Return a column of numbers of a fixed width; bools have a byte each."""
+        """Build the array of a column of fixed-width numbers; the column has one byte per bool."""
         values = self.values(column)
         if pa.types.is_boolean(arrow_type):
             values = np.packbits(values, bitorder="little")
@@ -218,7 +218,7 @@ class ColumnMemory:
     def build_nested(
         self, column: ColumnSpec, arrow_type: pa.DataType, *children: pa.Array
     ) -> pa.Array:
-        """Return a struct of its members, a list of its elements, or a map of its entries."""
+        """Build a struct from its members, a list from its elements, or a map from its entries."""
         validity, nulls = self.validity(column)
         buffers = [validity] if pa.types.is_struct(arrow_type) else [validity, self.offsets(column)]
         count = self.count(column.level)

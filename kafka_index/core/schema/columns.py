@@ -1,4 +1,4 @@
-"""The names of typed columns. Imports no library, because the help of commands needs them."""
+"""The names of typed columns. This module imports no library, because command help uses it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ KEY, VALUE = "key", "value"
 def side_names(part: str) -> tuple[str, str, str, str]:
     """Return the names of the side columns of a decoded key or value.
 
-    They contain the ID of the schema, the name of the type, the error code, and the bytes.
+    These columns contain the ID of the schema, the name of the type, the error code, and the bytes.
     """
     error = "_decode_error" if part == VALUE else f"_{part}_decode_error"
     return f"{part}_schema_id", f"{part}_type", error, f"{part}_raw"
 
 
 def is_of_part(name: str, part: str) -> bool:
-    """Return whether a column is a key or value, a member of it, or one of its side columns."""
+    """Return whether a column is the key or value (`part`), a member of it, or a side column."""
     return name == part or name.startswith(f"{part}.") or name in side_names(part)
 
 
@@ -32,10 +32,10 @@ def is_typed(name: str) -> bool:
 
 
 class UnmatchedErrors:
-    """The errors of keys and values that do not decode, so that their records match no condition.
+    """Errors of keys and values that do not decode, and whose records thus match no condition.
 
-    Offsets are stored only for the last batch. A search that resumes within the last batch reads
-    the batch again.
+    Errors are stored with offsets only for the last batch, so that `counts` can end within this
+    batch. A search that resumes there reads the batch again.
     """
 
     def __init__(self) -> None:
@@ -43,12 +43,12 @@ class UnmatchedErrors:
         self._last: list[tuple[list[int], list[str]]] = []
 
     def begin_batch(self) -> None:
-        """Begin a batch. Its records follow the records of earlier batches."""
+        """Begin a batch, whose records follow the records of earlier batches."""
         self._counts = self.counts()
         self._last = []
 
     def add(self, offsets: list[int], codes: list[str]) -> None:
-        """Add records of the current batch."""
+        """Add the errors of records of the current batch."""
         self._last.append((offsets, codes))
 
     def counts(self, end_offset: int | None = None) -> Counter[str]:

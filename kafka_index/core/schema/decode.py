@@ -1,9 +1,9 @@
 """Typed columns: keys and values of records, decoded with their schemas to Arrow structs.
 
-`TypedColumn` decodes the keys or values of a topic. Its type is joined from all schemas that the
-records were written with. `TypedColumns` puts typed columns into record batches, with side columns
-for the schema of a value, and the reason why it could not be decoded. No row is dropped, and the
-bytes of a row that fails are kept.
+`TypedColumn` decodes the keys or values of a topic. The type of the column is joined from all
+schemas that the records were written with. `TypedColumns` adds typed columns to record batches.
+Side columns contain the schema of each key or value, or the reason why it could not be decoded. No
+row is dropped. The bytes of a key or value that does not decode are kept.
 """
 
 from __future__ import annotations
@@ -56,9 +56,10 @@ from kafka_index.core.schema.wire import (
     read_message_indexes,
 )
 
-#: The requested members by name. The value has the requested members of a member; None for all.
+#: The requested members of a struct by name, each with the requested members in it. None requests
+#: all members.
 RequestedMembers: TypeAlias = "Mapping[str, RequestedMembers] | None"
-#: The reasons why a row has no value, in the order of their codes, which begin at 1.
+#: The reasons why a row did not decode, in the order of their codes, which begin at 1.
 _REASONS = tuple(Reason)
 _CODES: Mapping[Reason, int] = {reason: code for code, reason in enumerate(_REASONS, 1)}
 _FRAMING_CODES = np.zeros(max(Framing) + 1, np.int8)
@@ -67,25 +68,25 @@ for _framing, _reason in FRAMING_REASONS.items():
 
 
 def side_columns(part: str) -> dict[str, pa.DataType]:
-    """Return the side columns of a typed key or value."""
+    """Return the names and types of the side columns of a decoded key or value."""
     kinds = (pa.int64(), pa.string(), pa.string(), pa.binary())
     return dict(zip(side_names(part), kinds, strict=True))
 
 
 class ColumnForm(StrEnum):
-    """The form of a column of keys or values, which the schemas of a topic decide."""
+    """The form of a column of keys or values, which depends on the schemas of the topic."""
 
-    #: No schema was found.
+    #: No schema was found, so the column has the bytes.
     BYTES = "bytes"
     ONE_TYPE = "one_type"
-    #: A struct with a member for each type.
+    #: The topic has several types, so the column is a struct with a member for each type.
     TYPES = "types"
 
 
 class Writer(NamedTuple):
     """The schema that a row was written with, and for Protobuf the path of its message type.
 
-    Without a key, it is the schema for rows without a schema ID: of a topic, or of all values.
+    If `key` is None, rows without a schema ID use this schema, in `topic` or in all topics.
     """
 
     key: SchemaKey | None
@@ -94,13 +95,13 @@ class Writer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The writer as text, for state files."""
+        """The string that represents the writer in state files."""
         key_kind, value = ("", self.topic or "") if self.key is None else self.key
         return f"{key_kind}:{value}:{'.'.join(map(str, self.path))}"
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse the text of a writer; raises `ValueError` if it is malformed."""
+        """Parse the `text` of a writer; raises `ValueError` if it is malformed."""
         key_kind, value, path = text.split(":")
         key = None
         if key_kind:
@@ -110,7 +111,7 @@ class Writer(NamedTuple):
         return cls(key, tuple(map(int, filter(None, path.split(".")))), topic)
 
     def for_message(self, path: MessagePath) -> Writer:
-        """Return the writer of a message type; the first type has no path in a topic's schema."""
+        """Return the writer for a message type; in a topic's schema, the first type has no path."""
         is_first = self.key is None and path == (0,)
         return self if is_first else self._replace(path=path)
 
@@ -119,8 +120,8 @@ class Writer(NamedTuple):
 class TopicWriters:
     """The writers of the keys or values of a topic, collected from its records; picklable.
 
-    `has_unknown_ids`: records have IDs of unknown schemas. Bytes that are probably numbers or texts
-    are not counted as IDs.
+    `has_unknown_ids` is true if records have IDs of unknown schemas. Bytes that are probably parts
+    of numbers or texts do not count as IDs.
     """
 
     writers: frozenset[Writer] = frozenset()
@@ -143,13 +144,14 @@ class DecodeOptions:
     schemas : Schemas
         The schemas of the registry or folder.
     value_schema : (Schemas, TopicSchema), optional
-        The schema of values without a frame, and the schemas that it refers to.
+        The schema of values without a frame, with the schemas that it refers to.
     main : mapping of str to TopicSchema
-        The only schema, keyed by the only topic: the schema of values without a schema ID.
+        If the source has one schema and there is one topic: this schema, for values without a
+        schema ID.
     is_strict : bool
-        Whether an error is raised for the first row that fails.
+        Whether an error is raised for the first key or value that does not decode.
     context : str
-        The context of the IDs.
+        The registry context in which IDs are looked up.
     """
 
     parts: tuple[str, ...] = (VALUE,)
@@ -177,7 +179,7 @@ class _Decoder(Protocol):
 
 
 class _Parsed(Protocol):
-    """A schema, or a type of messages."""
+    """A parsed schema, or a Protobuf message type."""
 
     @property
     def name(self) -> str: ...
@@ -205,10 +207,10 @@ class _Origin(NamedTuple):
     Attributes
     ----------
     version : int or None
-        The version in a subject of the topic or of the type, which orders versions.
+        The version number in the subject of the topic or type, by which schemas are ordered.
     is_topic_schema : bool
-        Whether the topic or the topic's subject has the schema. All such schemas belong to one
-        type, even if their names differ.
+        Whether the schema is mapped to the topic, or is in the topic's subject. All such schemas
+        are versions of one type, even if their names differ.
     is_named_after_type : bool
         Whether the subject is named after the type (strategies RecordName and TopicRecordName).
     """
@@ -221,7 +223,7 @@ class _Origin(NamedTuple):
 
 @dataclass(slots=True)
 class _Version:
-    """The schema of some rows of a column, and the conversion of these rows to the column."""
+    """A schema of rows in a column, and the conversion of these rows to the column's type."""
 
     origin: _Origin
     schema: Schema
@@ -231,7 +233,7 @@ class _Version:
     decoder: _Decoder | None = None
 
     def is_version_of(self, earlier: _Version) -> bool:
-        """Return whether the schema is of the same type as an earlier schema, by their names."""
+        """Return whether the names of two schemas show that they are versions of one type."""
         if self.schema.type is not earlier.schema.type:
             return False
         name, earlier_name = self.parsed.name, earlier.parsed.name
@@ -242,7 +244,8 @@ class _Version:
         aliases = getattr(self.parsed, "aliases", ())
         if earlier_name in aliases or _short_name(earlier_name) in aliases:
             return True
-        # Titles of JSON, namespaces of Avro and types without a name change within a subject.
+        # Within a subject, versions may change JSON titles, Avro namespaces, and types without a
+        # name.
         if not (self.origin.is_topic_schema and earlier.origin.is_topic_schema):
             return False
         is_struct = self.parsed.shape.is_struct or earlier.parsed.shape.is_struct
@@ -251,7 +254,6 @@ class _Version:
 
     @property
     def order(self) -> tuple[int, int, str]:
-        """The sort key of the version."""
         schema_id = -1 if self.schema.schema_id is None else self.schema.schema_id
         version = -1 if self.origin.version is None else self.origin.version
         return version, schema_id, str(self.origin.writer)
@@ -259,18 +261,18 @@ class _Version:
 
 @dataclass(slots=True)
 class DecodedColumn:
-    """A decoded column, with side values for each row.
+    """A decoded column, with the schema and error of each row.
 
     Attributes
     ----------
     codes : array of int8
         The number of each row's `Reason`, 0 for a row without an error.
     version_numbers : array of int32
-        The version of each row's schema, -1 for a row without a schema.
+        The index of each row's `_Version` in the typed column, -1 for a row without a schema.
     ids : array of int64
         The schema ID of each row, -1 for a row without an ID.
     is_raw : bool
-        Whether the side column has the bytes of all rows, because the topic has no schema.
+        Whether the side column of bytes has the bytes of all rows, because the topic has no schema.
     """
 
     array: pa.Array
@@ -281,7 +283,7 @@ class DecodedColumn:
 
     @classmethod
     def undecoded(cls, values: pa.Array) -> Self:
-        """Return a column of bytes, before schemas are assigned to its rows."""
+        """Return a column of undecoded bytes, before schemas are assigned to its rows."""
         count = len(values)
         return cls(
             values,
@@ -324,7 +326,7 @@ class TypedColumn:
             if (schema := options.unframed_schema(part, topic)) is not None
         }
         self._has_frames = not (part == VALUE and options.value_schema is not None)
-        #: The topics that have a schema, usable or not.
+        #: The topics that have a schema, even if it cannot be used.
         self._typed_topics: set[str] = set()
         self._add_versions()
         self._writer_numbers = {
@@ -349,13 +351,13 @@ class TypedColumn:
 
     @property
     def identity(self) -> tuple[tuple[str, str], ...]:
-        """The writers and the GUIDs of their schemas, which determine the type."""
+        """The writers and the GUIDs of their schemas, which determine the type of the column."""
         return tuple(
             (version.origin.writer.text, version.schema.guid) for version in self._versions
         )
 
     def has_members(self, names: Sequence[str]) -> bool:
-        """Return whether the type has all members that column names select."""
+        """Return whether the column has all members that are requested by names of columns."""
         members = _requested_members(names, self._part)
         if members is None:
             return True
@@ -369,17 +371,16 @@ class TypedColumn:
 
     @property
     def is_typed(self) -> bool:
-        """Whether a schema exists; otherwise the bytes are returned unchanged."""
+        """Whether a usable schema exists; otherwise the bytes are returned unchanged."""
         return bool(self._versions)
 
     @property
     def has_schema(self) -> bool:
-        """Whether a topic has a schema, usable or not."""
+        """Whether any topic has a schema, even if it cannot be used."""
         return bool(self._typed_topics)
 
     @property
     def form(self) -> ColumnForm:
-        """The form of the column."""
         if not self.is_typed:
             return ColumnForm.BYTES
         return ColumnForm.TYPES if self.has_types else ColumnForm.ONE_TYPE
@@ -428,7 +429,7 @@ class TypedColumn:
         self._versions.sort(key=lambda version: version.order)
 
     def _find_origins(self, topic: str, writers: Collection[Writer]) -> Iterator[_Origin]:
-        """Yield the writers derived from names of subjects, then the writers in the data."""
+        """Yield writers for schemas of the topic and its subjects, then writers in the records."""
         if topic in self._topic_schemas:
             topic_writer = self._topic_schemas[topic][0]
             if topic_writer in writers or all(writer.key is not None for writer in writers):
@@ -437,7 +438,8 @@ class TypedColumn:
             return
         paths = list(dict.fromkeys(writer.path for writer in writers if writer.path)) or [(0,)]
         names = {writer: self._type_name(writer) for writer in sorted(writers, key=str)}
-        # Of a Protobuf file, the message types in the data are used. Without data, it is the first.
+        # Of a Protobuf file, only message types of the topic's records are used; without records,
+        # the first message type.
         message_names = {name for writer, name in names.items() if writer.path}
         topic_guids: set[str | None] = set()
         if topic in self._topic_schemas:
@@ -461,7 +463,7 @@ class TypedColumn:
             return None
 
     def _type_name(self, writer: Writer) -> str | None:
-        """Return the name of the type of a writer, if its schema is known."""
+        """Return the name of a writer's type; None if the schema is unknown or unusable."""
         try:
             return self._parse(*self._find_schema(writer), writer).name
         except (UnknownSchemaError, IndexError, BadSchemaError):
@@ -470,7 +472,7 @@ class TypedColumn:
     def _subject_versions(
         self, subject: str, paths: Sequence[MessagePath]
     ) -> Iterator[tuple[int, Schema, Writer]]:
-        """Yield the versions of a subject; `paths` are the paths of Protobuf message types."""
+        """Yield number, schema and writer of a subject's versions; in Protobuf, for each path."""
         for version in self._options.schemas.list_versions(qualify(subject, self._options.context)):
             schema = version.schema
             if schema.schema_id is None:
@@ -507,7 +509,7 @@ class TypedColumn:
         return parsed_schema
 
     def _join_versions(self) -> None:
-        """Join the versions of each type; unrelated types are kept separate."""
+        """Join the versions of each type into one shape; keep unrelated types separate."""
         groups: list[list[_Version]] = []
         for version in self._versions:
             for group in groups:
@@ -522,9 +524,9 @@ class TypedColumn:
             for version, plan in zip(group, plans, strict=True):
                 version.group, version.plan = number, plan
         self._type_names = _name_groups([group[-1].parsed.name for group in groups])
-        # If subjects are named after types, a topic may get values of further types, so its column
-        # has a member per type from the start. Keys of several types are not useful for
-        # partitioning.
+        # If subjects are named after types, values of further types may be written to the topic
+        # later, so the column has a member per type from the start. This is not expected of keys,
+        # by which records are partitioned.
         has_record_subjects = self._part == VALUE and any(
             any(version.origin.is_named_after_type for version in group)
             and not any(version.origin.is_topic_schema for version in group)
@@ -542,7 +544,7 @@ class TypedColumn:
         return Shape.make_struct(members, Form.UNION)
 
     def _group_selection(self, group: int) -> Selection:
-        """Return the selected members of a type; {} if only members of other types are selected."""
+        """Return the selected members of a group's type; {} if only other types are selected."""
         if not self.has_types or self._selection is None:
             return self._selection
         return self._selection.get(self._type_names[group], {})
@@ -551,7 +553,7 @@ class TypedColumn:
     def decode(self, values: pa.Array, headers: pa.Array | None, topic: str) -> DecodedColumn:
         """Decode keys or values of a topic.
 
-        The rows of a topic without a schema keep their bytes, and are not errors. Raises
+        If the topic has no schema, its rows keep their bytes, without an error. Raises
         `DecodedTooLargeError` if the values of more than one row exceed the memory limit.
         """
         column = DecodedColumn.undecoded(values)
@@ -589,7 +591,8 @@ class TypedColumn:
             starts[is_unframed] = bodies.starts[is_unframed]
             column.codes[is_unframed] = 0
             self._assign_writer(column, np.flatnonzero(is_unframed), writer)
-            # The topic's schema is used for rows with an unknown schema, without their frames.
+            # Rows whose schema ID is unknown are decoded with the topic's schema, after their
+            # frames.
             rows = np.flatnonzero(column.codes == _CODES[Reason.UNKNOWN_ID])
             column.codes[rows] = 0
             self._assign_framed(column, rows, writer, topic_schema.schema.type, frames, starts)
@@ -598,7 +601,7 @@ class TypedColumn:
         return column
 
     def _mark_unknown_ids(self, column: DecodedColumn, headers: pa.Array | None) -> None:
-        """Set the error of the rows that have a schema ID, in a topic without a schema."""
+        """Set the error code of rows with a schema ID, because the topic has no schema."""
         frames = find_frames(column.array, headers, is_key=self._part == KEY)
         for key, rows in frames.groups():
             if isinstance(key.value, int):
@@ -617,7 +620,8 @@ class TypedColumn:
     ) -> None:
         """Assign the version of a schema to rows with a frame.
 
-        For Protobuf, the message indexes are read, and `starts` is set to the bytes after them.
+        For Protobuf, message indexes are read first, and `starts` is set to the byte after the
+        indexes.
         """
         if schema_type is not SchemaType.PROTOBUF:
             self._assign_writer(column, rows, writer)
@@ -628,7 +632,7 @@ class TypedColumn:
         column.codes[rows[indexes.path_numbers < 0]] = _CODES[Reason.BAD_INDEX]
         has_type_name = writer.key is None and self._topic_schema(writer)[1].type_name
         for number, path in enumerate(indexes.paths):
-            # The name of a type in the folder takes precedence.
+            # A type name in the folder's mapping takes precedence over the path in a row.
             row_writer = writer if has_type_name else writer.for_message(path)
             self._assign_writer(column, rows[indexes.path_numbers == number], row_writer)
 
@@ -653,7 +657,7 @@ class TypedColumn:
             rows = np.flatnonzero(numbers == number)
             version_bodies = bodies.take(rows)
             if len(present) == 1:
-                # In most batches, all rows have the same version, so nothing is concatenated.
+                # In most batches, all rows have the same schema, so no arrays need to be merged.
                 starts = np.where(numbers == number, bodies.starts, -1)
                 version_bodies, rows = replace(bodies, starts=starts), np.arange(len(numbers))
             try:
@@ -699,7 +703,7 @@ class TypedColumn:
 
 
 def _have_one_type(versions: list[_Version]) -> bool:
-    """Return whether the last version has the type of the earlier ones, and compatible values."""
+    """Return whether the last version is of the others' type, and can be joined with them."""
     *earlier_versions, last_version = versions
     if not any(last_version.is_version_of(version) for version in earlier_versions):
         return False
@@ -719,7 +723,7 @@ def _member_names(shape: Shape) -> set[str]:
 
 
 def _name_groups(full_names: list[str]) -> list[str]:
-    """Return the member name of each type of a column: short names if they are distinct."""
+    """Return the member name for each type of a column: its short name if this is unique."""
     short_names = list(map(_short_name, full_names))
     lower_names = [name.lower() for name in short_names]
     used_names: set[str] = set()
@@ -734,7 +738,7 @@ def _name_groups(full_names: list[str]) -> list[str]:
 def _merge_rows(
     arrays: list[tuple[Longs, pa.Array]], arrow_type: pa.DataType, count: int
 ) -> pa.Array:
-    """Merge arrays: each row at its row number, and null in all other rows."""
+    """Merge arrays into one array, with values at their row numbers and null elsewhere."""
     if not arrays:
         return pa.nulls(count, arrow_type)
     if len(arrays) == 1 and len(arrays[0][0]) == count:
@@ -751,7 +755,7 @@ def _merge_rows(
 
 
 def _inflate(frames: Frames, max_bytes: int, codes: NDArray[np.int8]) -> Frames:
-    """Return the frames with decompressed bodies; sets the codes of rows that fail."""
+    """Return frames with decompressed bodies; set the error codes of rows that fail."""
     if frames.is_compressed is None:
         return frames
     starts, ends = frames.starts.copy(), frames.ends.copy()
@@ -787,9 +791,10 @@ class TypedColumns:
         The typed keys and values, keyed by ``key`` and ``value``.
     names : sequence of str
         The requested columns: columns of records, members such as ``value.customer.id``, and side
-        columns. If no side column of a key or value is requested, all are added at the end.
+        columns. If no side column of keys (or values) is requested, all of them are added at the
+        end.
     is_strict : bool
-        Whether an error is raised for the first row that does not decode.
+        Whether an error is raised for the first key or value that does not decode.
     keeps_raw : bool
         Whether the side column of bytes contains all rows, not only rows that do not decode.
     """
@@ -819,12 +824,12 @@ class TypedColumns:
         return construct, (self._source_columns, self._requested_names)
 
     def select(self, names: Sequence[str]) -> TypedColumns:
-        """Return the typed columns for other requested columns."""
+        """Return typed columns for other requested column names."""
         return TypedColumns(self._source_columns, names, is_strict=self._is_strict)
 
     @property
     def is_typed(self) -> bool:
-        """Whether a key or value has a schema."""
+        """Whether the keys or values have a schema."""
         return any(column.has_schema for column in self._columns.values())
 
     @property
@@ -845,7 +850,7 @@ class TypedColumns:
 
     @property
     def needed(self) -> tuple[str, ...]:
-        """The columns of records that are read."""
+        """The columns of records to read."""
         side_column_names = {name for part in (KEY, VALUE) for name in side_columns(part)}
         record_names = [name for name in self.names if name not in side_column_names]
         if self._columns:
@@ -881,8 +886,8 @@ class TypedColumns:
     ) -> Iterator[pa.RecordBatch]:
         """Yield the batch with typed columns, in parts if its values exceed the memory limit.
 
-        Errors are counted by code. If `is_strict`, raises `CorruptRecordError` for a row that
-        fails.
+        `errors` counts keys and values that do not decode, by error code. If `is_strict`, raises
+        `CorruptRecordError` for the first of these.
         """
         try:
             decoded_columns = self._decode_parts(batch)
@@ -931,7 +936,7 @@ class TypedColumns:
 
 
 def _resolve_members(shape: Shape, requested: RequestedMembers, column_path: str) -> Selection:
-    """Return the selection of requested members, also in lists and maps.
+    """Convert requested members to a selection, also within lists and maps.
 
     Raises `InputError` for an unknown member.
     """
@@ -952,7 +957,7 @@ def _resolve_members(shape: Shape, requested: RequestedMembers, column_path: str
 
 
 def _requested_members(names: Sequence[str], part: str) -> RequestedMembers:
-    """Return the members of a key or value that column names select."""
+    """Return the members of a key or value that are requested by names of columns."""
     members: dict[str, Any] = {}
     for name in names:
         if name == part:

@@ -1,7 +1,7 @@
-"""Schemas as files: a folder of ``.avsc``, ``.proto`` and ``.json``, or one file.
+"""Schemas in files: a folder of ``.avsc``, ``.proto`` and ``.json`` files, or one file.
 
 ``schemas.json`` in the folder maps topics to files, and contains the ids of the schemas. The
-command ``schemas --output`` writes a folder in this format. Users can write one too:
+command ``schemas --output`` writes ``schemas.json``. Users can also write it, such as:
 
     {"topics": {"orders": {"key": "key.avsc", "value": "shop.proto#shop.Order"}},
      "schemas": [{"file": "order.avsc", "id": 7}]}
@@ -40,7 +40,7 @@ from kafka_index.core.schema.registry import (
     compute_guid,
 )
 
-#: The file that lists the schemas of a folder.
+#: The file in a folder that lists the schemas of the folder.
 MANIFEST = "schemas.json"
 _TYPES = {kind.ending: kind for kind in SchemaType}
 _MAX_NAME_BYTES = 180
@@ -56,7 +56,7 @@ class _Reference(Struct, forbid_unknown_fields=True):
 
 
 class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A schema of the folder; only the file is required."""
+    """An entry of ``schemas.json`` for a schema; only `file` is required."""
 
     file: str
     id: SchemaId | None = None
@@ -69,7 +69,7 @@ class _Entry(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class _Topic(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """Files of a topic, each optionally followed by ``#`` and the name of a type in it."""
+    """Schema files of a topic's keys and values, optionally with ``#`` and the name of a type."""
 
     key: str | None = None
     value: str | None = None
@@ -84,10 +84,10 @@ class _Manifest(Struct, omit_defaults=True, forbid_unknown_fields=True):
 def read_folder(path: str) -> Schemas:
     """Read the schemas of a local folder, or of one file of a schema.
 
-    If ``schemas.json`` lists no files, all files are read. The path of a file in the folder is its
-    subject. Files refer to each other by import paths (Protobuf), full names (Avro) and relative
-    paths (JSON). Raises `InputError` for a file that cannot be read, is malformed, or is not in the
-    folder.
+    If ``schemas.json`` lists no schemas, all files are read. The subject of a schema is the path of
+    its file, relative to the folder. Files refer to each other by import paths (Protobuf), full
+    names (Avro) and relative paths (JSON). Raises `InputError` for a file that cannot be read, is
+    malformed, or is not in the folder.
     """
     refuse_remote(
         path, "schemas are read from a local folder", hint="copy the schemas to a local folder"
@@ -134,9 +134,9 @@ def read_folder(path: str) -> Schemas:
 def _map_named_files(
     root: str, schemas: Mapping[str, Schema]
 ) -> dict[tuple[str, bool], TopicSchema]:
-    """Return the schemas of the files that have the name of a topic's subject but no ID.
+    """Map topics to the schema files that are named after a topic's subject and have no ID.
 
-    These are the subjects of the strategy TopicName: TOPIC-key and TOPIC-value.
+    The subjects are those of the strategy TopicName: TOPIC-key and TOPIC-value.
     """
     topic_schemas: dict[tuple[str, bool], TopicSchema] = {}
     files: dict[tuple[str, bool], str] = {}
@@ -157,10 +157,10 @@ def _map_named_files(
 
 
 def _read_file(path: str) -> Schemas:
-    """Read a schema file, and the files of its folder to which the schema refers."""
+    """Read a schema file, and the files in the same folder to which the schema refers."""
     folder = _Folder(os.path.dirname(path) or ".")
     names = [os.path.basename(path)]
-    # The loop appends the files to which a file refers.
+    # The loop appends further files to `names`: those to which a file refers.
     for name in names:
         for reference in folder.read_references(name, type_files=None):
             if folder.contains(reference.subject) and reference.subject not in names:
@@ -226,7 +226,7 @@ class _Folder:
         return _is_inside(name) and os.path.isfile(os.path.join(self.root, name))
 
     def read_text(self, name: str) -> str:
-        """Return the unchanged text of a file, because the GUID of a schema depends on it."""
+        """Return the exact text of a file, because the GUID of a schema depends on it."""
         path = os.path.join(self.root, name)
         if not _is_inside(name):
             raise InputError("the schema file is outside of the folder", path=path)
@@ -254,7 +254,8 @@ class _Folder:
     ) -> list[SchemaReference]:
         """Return the references of a file to other files.
 
-        `type_files` has the files of Avro types. If it is None, ``NAME.avsc`` defines NAME.
+        `type_files` maps Avro types to files. If it is None, the file of type NAME is
+        ``NAME.avsc``.
         """
         text = self.read_text(name)
         match schema_type or self.file_type(name):
@@ -342,7 +343,7 @@ def _is_inside(name: str) -> bool:
 def _collect_avro_names(
     schema: Any, namespace: str, defined_names: dict[str, None], used_names: dict[str, None]
 ) -> None:
-    """Collect the full names that a schema defines and uses."""
+    """Add the full names that an Avro schema defines and uses to two dicts."""
     if isinstance(schema, str):
         used_names[schema if "." in schema or not namespace else f"{namespace}.{schema}"] = None
     elif isinstance(schema, list):
@@ -382,10 +383,10 @@ def _json_references(schema: Any) -> list[str]:
 
 
 def write_folder(schemas: Schemas, chosen: Iterable[Schema], folder: str) -> list[str]:
-    """Durably write schemas to files for `read_folder`; return the names of the files.
+    """Durably write the chosen schemas to files for `read_folder`; return the file names.
 
-    The settings of their subjects are taken from `schemas`. Raises `PublishError` if a file cannot
-    be written.
+    The settings of the chosen schemas' subjects are taken from `schemas`. Raises `PublishError` if
+    a file cannot be written.
     """
     entries: list[_Entry] = []
     files: set[str] = set()
@@ -421,7 +422,7 @@ def list_written_files(folder: str) -> set[str]:
 
 
 def _file_name(schema: Schema, used_names: set[str]) -> str:
-    """Return a name for the file of a schema, which contains its first subject and version."""
+    """Return a name for the file of a schema, with the schema's first subject and version."""
     if schema.subjects:
         first_version = schema.subjects[0]
         name = f"{quote(first_version.subject, safe='')[:_MAX_NAME_BYTES]}-v{first_version.version}"

@@ -1,8 +1,8 @@
-"""JSON Schema: its types in Arrow, and the decoding of JSON values against them.
+"""JSON Schema: the Arrow types of schemas, and the decoding of JSON values to these types.
 
-A member without a type is JSON text, as is a union that a struct cannot represent. Members that the
-schema does not define are in `ADDITIONAL`, as the text of an object. The schema only determines
-types; values are not validated.
+A member whose schema has no type is decoded to JSON text, as is a union that a struct cannot
+represent. Members that the schema does not define are collected in the member `ADDITIONAL`, as the
+JSON text of an object. Schemas only determine types; their other rules are not checked.
 
 Source: the drafts 4 to 2020-12 of JSON Schema.
 """
@@ -25,13 +25,13 @@ from kafka_index.core.schema.align import MAX_TYPES, Form, Member, Selection, Sh
 from kafka_index.core.schema.bodies import Bodies, Decoded, DecodedTooLargeError
 from kafka_index.core.schema.wire import Reason
 
-#: The name of the member that contains, as JSON text, the members that the schema does not define.
+#: The name of the member with all members that the schema does not define, as JSON text.
 ADDITIONAL = "additional_properties"
 
 _BOM = b"\xef\xbb\xbf"
-# Values at deeper levels remain JSON text.
+# The maximum number of nested levels; deeper values remain JSON text.
 _MAX_DEPTH = 40
-# Bytes of Python objects and of Arrow arrays per byte of a text.
+# The estimated bytes of Python objects and Arrow arrays per byte of JSON text.
 _EXPANSION = 24
 _DECIMAL_LIMIT = 10**38
 _DECIMAL = pa.decimal128(38, 0)
@@ -59,7 +59,7 @@ class _MismatchError(Exception):
 class _JsonType:
     """A type: a leaf of `_LEAVES`, ``object``, ``map``, ``array`` or ``union``.
 
-    The type of elements or of the values of a map is the member "".
+    The member "" has the type of an array's elements or of a map's values.
     """
 
     kind: str
@@ -87,7 +87,7 @@ class _JsonType:
 
     @property
     def additional(self) -> str:
-        """The name of the member for members that the schema does not define."""
+        """The name of the member with undefined members: `ADDITIONAL`, or an unused variant."""
         name = ADDITIONAL
         while name in self.members:
             name += "_"
@@ -105,7 +105,7 @@ class JsonSchema:
     text : str
         The schema.
     references : mapping of str to str
-        The schemas that it refers to, by the names in ``$ref``.
+        The texts of the schemas that `text` refers to, keyed by the names in ``$ref``.
 
     Raises
     ------
@@ -279,7 +279,7 @@ _Convert = Callable[[Any], Any]
 
 
 class JsonDecoder:
-    """Decodes JSON texts to an array of Arrow."""
+    """Decodes JSON texts to an Arrow array."""
 
     def __init__(self, json_type: _JsonType, selection: Selection) -> None:
         self._convert = _converter(json_type, selection)
@@ -342,7 +342,7 @@ def _converter(json_type: _JsonType, selection: Selection) -> _Convert:
 
 
 def _member_converters(json_type: _JsonType, selection: Selection) -> dict[str, _Convert]:
-    """Return the conversions of the selected members."""
+    """Return the functions that convert the selected members."""
     return {
         name: _converter(member, selection and selection[name])
         for name, member in json_type.members.items()
@@ -374,8 +374,8 @@ def _object_converter(json_type: _JsonType, selection: Selection) -> _Convert:
 
 
 def _union_converter(json_type: _JsonType, selection: Selection) -> _Convert:
-    # Each value is converted to every branch, to find the matching branch. Only selected branches
-    # are returned.
+    # To find the branch that a value matches, the value is converted to every branch. Only values
+    # of selected branches are returned.
     branches = [
         (name, branch, _converter(branch, None)) for name, branch in json_type.members.items()
     ]

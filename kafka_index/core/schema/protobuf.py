@@ -1,8 +1,9 @@
-"""Protobuf schemas: their types in Arrow, and the decoding of many messages at a time.
+"""Protobuf schemas: their Arrow types, and the decoding of many messages in one call.
 
-`ProtobufFile` compiles the text of a schema with grpcio-tools. `ProtobufMessage` is a type of the
-file. Its decoder makes the tables of `core.kernels.protobuf` for the selected fields. The library
-upb decodes the rows that the compiled loop does not decide, and is the reference in tests.
+`ProtobufFile` compiles the text of a schema with grpcio-tools. `ProtobufMessage` is a message type
+of the file. Its decoder builds tables for `core.kernels.protobuf` from the selected fields. The
+library upb decodes the rows that the compiled loop leaves undecided, and is the reference
+implementation in tests.
 
 Sources: the guides "Encoding" and "Field Presence" of Protocol Buffers, ``protoc``'s rules for map
 entries, and the formats of stored schemas in Confluent's ``ProtobufSchema`` and Karapace's
@@ -40,14 +41,14 @@ _MAIN = "kafka_index_main.proto"
 _MIN_SECONDS, _MAX_SECONDS = -62_135_596_800, 253_402_300_799
 _SECOND_US = 1_000_000
 _MAX_DEPTH = 64
-# Messages with higher field numbers are decoded by upb.
+# Messages with field numbers of this value or above are decoded by upb.
 _MAX_NUMBERS = 4096
-# If all enum numbers of a column are below the limit, the numbers index a list of names.
+# If all enum numbers in a column are below this limit, they are positions in a list of names.
 _MAX_SYMBOLS = 256
-# Bytes of Python objects per byte of a message.
+# The estimated bytes of Python objects per byte of a message.
 _UPB_EXPANSION = 32
 
-# Types of fields in descriptors (``FieldDescriptorProto.Type``).
+# Numbers of field types in descriptors (``FieldDescriptorProto.Type``).
 _INT32, _STRING, _GROUP, _MESSAGE, _BYTES, _ENUM = 5, 9, 10, 11, 12, 14
 _SCALARS: Mapping[int, tuple[pa.DataType, int]] = {
     1: (pa.float64(), loop.FIXED64),
@@ -84,7 +85,7 @@ _TIMESTAMP = "google.protobuf.Timestamp"
 _JSON_TYPES = tuple(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue", "Any"))
 _COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.DOTALL)
 _SYNTAX = re.compile(r"\s*(?:syntax|edition)\s*=")
-#: Files that schemas import although no registry stores them.
+#: Files that schemas import, but that no registry stores.
 _BUILT_IN = {
     "confluent/meta.proto": """syntax = "proto3"; package confluent;
 import "google/protobuf/descriptor.proto";
@@ -102,7 +103,7 @@ message Decimal { bytes value = 1; uint32 precision = 2; int32 scale = 3; }
 
 
 class _BadValueError(Exception):
-    """A value is out of range of its Arrow type."""
+    """A value is out of the range of its Arrow type."""
 
 
 @dataclass(slots=True)
@@ -110,7 +111,8 @@ class _FieldType:
     """The type of a field, of an element or of a message.
 
     `kind` is ``message``, ``timestamp``, ``wrapper``, ``entry`` of a map, ``enum``, ``scalar``,
-    ``json``, or ``none`` for a field that is not decoded. `number` is the type in its descriptor.
+    ``json``, or ``none`` for a field that is not decoded. `number` is the number of the type in the
+    field's descriptor.
     """
 
     kind: str
@@ -121,7 +123,7 @@ class _FieldType:
 
     @property
     def code(self) -> int:
-        """The kind of its fields in the compiled loop."""
+        """The code of the type in the compiled loop."""
         if self.kind == "json":
             return loop.BYTES
         return loop.MESSAGE if self.number == _MESSAGE else _SCALARS[self.number][1]
@@ -129,7 +131,7 @@ class _FieldType:
 
 @dataclass(slots=True)
 class _Field:
-    """A field of a message; `value` is the type of an element if it is repeated."""
+    """A field of a message; for a repeated field, `value` is the type of an element."""
 
     name: str
     number: int
@@ -145,14 +147,14 @@ class _Field:
 
 
 class ProtobufFile:
-    """A compiled schema of Protobuf: a file with its imports.
+    """A compiled Protobuf schema: a file with its imports.
 
     Parameters
     ----------
     text : str
         The text of the file, or its ``FileDescriptorProto`` in base64.
     references : mapping of str to str
-        The texts of imported files, by the paths of the imports.
+        The texts of imported files, keyed by import path.
 
     Raises
     ------
@@ -172,7 +174,7 @@ class ProtobufFile:
             raise BadSchemaError(f"the text is not a Protobuf schema: {error}") from error
 
     def message(self, path: MessagePath) -> ProtobufMessage:
-        """Return a type by its positions in the file and in enclosing types, or by its name.
+        """Return a message type by its positions in the file and enclosing types, or by its name.
 
         Raises `IndexError` if no type has the path or the name.
         """
@@ -190,7 +192,7 @@ class ProtobufFile:
 
 
 def _compile(text: str, references: Mapping[str, str]) -> list[Any]:
-    """Return the descriptors of a file and its imports, each after the files that it imports."""
+    """Return the descriptors of a file and its imports; each follows the files that it imports."""
     parse = import_extra("google.protobuf.descriptor_pb2").FileDescriptorProto.FromString
     with tempfile.TemporaryDirectory() as folder:
         for name, content in {**_BUILT_IN, **references}.items():
@@ -216,7 +218,7 @@ def _write_file(folder: str, name: str, text: str) -> None:
 
 
 def _parse_stored_descriptor(text: str, parse: Callable[[bytes], Any]) -> Any:
-    """Return the descriptor that a text contains in base64; None for source code."""
+    """Return the descriptor that a schema text contains in base64; None if it is source code."""
     if re.search(r"[\s{;]", text.strip()):
         return None
     try:
@@ -232,7 +234,8 @@ def _compile_main(folder: str, text: str) -> list[bytes]:
     except BadSchemaError:
         if _SYNTAX.match(_COMMENT.sub(" ", text)):
             raise
-        # Karapace omits the syntax and the labels of proto2. Messages of proto3 have equal bytes.
+        # Karapace omits the syntax and the field labels of proto2. The text compiles as proto3,
+        # whose messages have the same bytes.
         _write_file(folder, _MAIN, f'syntax = "proto3";{text}')
         return list(_protoc(folder, _MAIN))
 
@@ -251,7 +254,8 @@ def _protoc(folder: str, name: str) -> Iterator[bytes]:
         reason = _protoc_message(error).replace(f"{_MAIN}:", "line ").strip()
         raise BadSchemaError(f"the text is not a Protobuf schema: {reason}") from error
     for _, module in modules:
-        # The compiler returns Python modules. Each passes its descriptor to a function.
+        # The compiler returns the source of Python modules, which contains each file's descriptor
+        # as the argument of `AddSerializedFile`.
         for node in ast.walk(ast.parse(module)):
             if isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "AddSerializedFile":
                 yield ast.literal_eval(node.args[0])
@@ -261,7 +265,7 @@ def _protoc_message(error: Exception) -> str:
     try:
         return str(error)
     except UnicodeDecodeError as decode_error:
-        # grpcio-tools decodes the message as ASCII.
+        # grpcio-tools fails to decode an error message that is not ASCII.
         return decode_error.object.decode(errors="replace")
 
 
@@ -287,7 +291,7 @@ def _mark_map_entries(message: Any) -> None:
 
 
 class ProtobufMessage:
-    """A type of messages, with its columns."""
+    """A message type of a Protobuf file."""
 
     def __init__(self, descriptor: Any) -> None:
         self._descriptor = descriptor
@@ -296,7 +300,6 @@ class ProtobufMessage:
 
     @property
     def shape(self) -> Shape:
-        """The columns of the message."""
         return self._type.shape
 
     def decoder(self, selection: Selection = None) -> MessageDecoder:
@@ -356,7 +359,7 @@ def _field_type(descriptor: Any, parents: tuple[str, ...]) -> _FieldType:
 
 
 def _select_fields(field_type: _FieldType, selection: Selection) -> _FieldType:
-    """Return a type with the selected fields only."""
+    """Return a type that contains only the selected fields."""
     if selection is None or field_type.kind not in ("message", "entry"):
         return field_type
     shape = field_type.shape.select(selection)
@@ -373,25 +376,26 @@ def _select_fields(field_type: _FieldType, selection: Selection) -> _FieldType:
                 member_selection = member_selection and member_selection[""]
             fields.append(replace(member, value=_select_fields(member.value, member_selection)))
         elif member.oneof in oneofs:
-            # A field of a oneof clears the earlier fields of the oneof.
+            # A skipped field of the oneof is still read, because it clears the oneof's earlier
+            # fields.
             skipped_type = _FieldType("none", Shape.make_leaf(pa.null()), member.value.number)
             fields.append(replace(member, value=skipped_type, is_repeated=False))
     return replace(field_type, shape=shape, fields=fields)
 
 
 def _needs_upb(field_type: _FieldType) -> bool:
-    """Return whether a message has groups, or fields with high numbers."""
+    """Return whether upb must decode a type: for groups, or fields with high numbers."""
     return field_type.number == _GROUP or any(
         member.number >= _MAX_NUMBERS or _needs_upb(member.value) for member in field_type.fields
     )
 
 
-#: A function that builds the array of a value from the columns that the loop filled.
+#: A function that builds an Arrow array from the columns that the loop filled.
 _Builder: TypeAlias = Callable[[ColumnMemory], pa.Array]
 
 
 class _Compiler:
-    """The tables of the compiled loop for a type of messages, and the builder of its array."""
+    """Builds the compiled loop's tables for a message type, and the builder of the type's array."""
 
     def __init__(self, root: _FieldType) -> None:
         self.columns: list[ColumnSpec] = []
@@ -404,7 +408,7 @@ class _Compiler:
 
     @property
     def code(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The messages and their entries."""
+        """The loop's tables of message types, and of their entries, one for each field number."""
         first_entry = 0
         for message, entries in zip(self._messages, self._entries, strict=True):
             message[loop.FIRST] = first_entry
@@ -419,7 +423,7 @@ class _Compiler:
         return self.columns[-1]
 
     def _add_message(self, message_type: _FieldType, level: int) -> tuple[int, list[_Builder]]:
-        """Add a message; return its number, and the builders of its fields."""
+        """Add a message type; return its number, and the array builders of its fields."""
         number = len(self._messages)
         count = max((member.number for member in message_type.fields), default=0) + 1
         entries = [[0] * loop.ENTRY_FIELDS for _ in range(count)]
@@ -431,7 +435,7 @@ class _Compiler:
         for member in message_type.fields:
             entry = entries[member.number]
             wire_type = _WIRE_TYPES.get(member.value.code, 0)
-            # Numbers in a list may be packed.
+            # Numbers of a repeated field may be packed.
             packed = _PACKED if member.is_repeated else 0
             entry[loop.WIRE_TYPES] = 1 << wire_type | packed
             entry[loop.ELEMENTS] = entry[loop.LIST] = entry[loop.ONEOF] = -1
@@ -495,7 +499,7 @@ def _build_message_array(
             seconds, nanos = (np.asarray(child) for child in children)
             times = seconds * _SECOND_US + nanos.astype(np.int64) // 1000
             values = pa.array(times).view(message_type.shape.type)
-    # The value is null if the message is null.
+    # The array has the validity of the message, which is null if the field is absent.
     buffers = [memory.validity(column)[0], *values.buffers()[1:]]
     return pa.Array.from_buffers(values.type, len(values), buffers)
 
@@ -515,9 +519,9 @@ def _build_leaf_array(column: ColumnSpec, field_type: _FieldType, memory: Column
 
 
 def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
-    """Return the names of the numbers of an enum; a number without a name as text.
+    """Convert the numbers of an enum to names; a number without a name becomes text.
 
-    Raises `_BadValueError` for a number without a name in an enum of proto2, which drops it.
+    Raises `_BadValueError` for a number without a name in a closed enum, as in proto2.
     """
     names = descriptor.values_by_number
     lowest, highest = (value.as_py() for value in pc.min_max(numbers).values())
@@ -539,7 +543,7 @@ def _enum_names(numbers: pa.Array, descriptor: Any) -> pa.Array:
 def _build_map_array(
     memory: ColumnMemory, column: ColumnSpec, arrow_type: pa.DataType, entries: pa.Array
 ) -> pa.Array:
-    """Return maps with their entries sorted by key; of entries with one key, the last remains."""
+    """Build maps with entries sorted by key; of entries with equal keys, the last is kept."""
     sizes = memory.values(column).view(np.int32)
     if len(entries) < 2 or sizes.max() < 2:
         return memory.build_nested(column, arrow_type, entries)
@@ -557,7 +561,7 @@ def _build_map_array(
 
 
 class MessageDecoder:
-    """Decodes messages of a type to an array of Arrow."""
+    """Decodes messages of a type to an Arrow array."""
 
     def __init__(self, descriptor: Any, field_type: _FieldType) -> None:
         self._type = field_type
@@ -586,7 +590,8 @@ class MessageDecoder:
         try:
             array = self._compiled.build(memory)
         except self._failures:
-            # A message that becomes JSON text is corrupt, or an enum has an unknown number.
+            # A message that becomes JSON text is corrupt, or an enum has an unknown number. upb
+            # finds the rows with errors.
             return self._decode_with_upb(bodies, max_bytes)
         errors = row_errors(statuses)
         undecided = np.flatnonzero(statuses == UNDECIDED)
@@ -619,7 +624,7 @@ def _message_class(descriptor: Any) -> Any:
 
 
 def _to_python(value: Any, field_type: _FieldType) -> Any:
-    """Return a value of upb as the value that Arrow takes for its type."""
+    """Convert a value of upb to the Python value that Arrow accepts for the type."""
     match field_type.kind:
         case "scalar":
             if isinstance(value, bytes) and field_type.number != _BYTES:
@@ -664,7 +669,7 @@ def _error_reason(error: Exception) -> Reason:
 
 
 def _format_json(message: Any, body: bytes) -> str:
-    """Format a body in the JSON format of Protobuf; raises an error for a corrupt body."""
+    """Convert the bytes of a message to Protobuf's JSON format; raises an error if corrupt."""
     json_format = import_extra("google.protobuf.json_format")
     parsed = message.FromString(body)
     try:
@@ -673,7 +678,7 @@ def _format_json(message: Any, body: bytes) -> str:
         )
     except (AttributeError, TypeError, ValueError, json_format.Error):
         # The message has an ``Any`` with an unknown type, or a number that JSON cannot represent.
-        # The entries of a map have no defined order.
+        # Serialize deterministically, because map entries have no defined order.
         body = parsed.SerializeToString(deterministic=True)
         value = {"@bytes": base64.b64encode(body).decode()}
     return json.dumps(value, ensure_ascii=False, sort_keys=True)

@@ -1,4 +1,4 @@
-"""Finds the schemas of a run by ID, by GUID, or by subject and version, with their references.
+"""Finds schemas by ID, by GUID, or by subject and version, and resolves their references.
 
 Source: Confluent's ``InMemoryCache``, ``QualifiedSubject``, ``AbstractSchemaProvider`` and ``MD5``.
 """
@@ -19,14 +19,14 @@ from msgspec.structs import astuple
 from kafka_index.core.errors import BadSchemaError, UnknownSchemaError
 from kafka_index.core.format.integers import INT64_MAX
 
-#: The context of subjects without a context in their names.
+#: The context of subjects whose names contain no context.
 DEFAULT_CONTEXT = "."
-#: The version of a reference to the latest version of its subject.
+#: The version number in a reference to the latest version of a subject.
 LATEST_VERSION = -1
 
 
 class SchemaType(StrEnum):
-    """The language of a schema, with the registry's name for it."""
+    """The language of a schema; the values are the registry's names."""
 
     AVRO = "AVRO"
     PROTOBUF = "PROTOBUF"
@@ -34,17 +34,17 @@ class SchemaType(StrEnum):
 
     @property
     def ending(self) -> str:
-        """The ending of the names of its files."""
+        """The ending of the names of schema files in this language."""
         return {"AVRO": ".avsc", "PROTOBUF": ".proto", "JSON": ".json"}[self.value]
 
 
 class VersionState(StrEnum):
-    """The state of a version of a subject. Its schema is readable in each state."""
+    """The state of a version of a subject. The version's schema can be read in each state."""
 
     LIVE = "live"
     #: Soft-deleted: the registry hides the version, but still serves its schema by ID.
     DELETED = "deleted"
-    #: Hard-deleted or replaced: the log has its schema until compaction removes it.
+    #: Hard-deleted or replaced: the log contains the schema until compaction removes its record.
     GONE = "gone"
 
 
@@ -54,7 +54,7 @@ class KeyKind(StrEnum):
     #: A Confluent id, of 4 bytes.
     ID = "id"
     GUID = "guid"
-    #: An id of 8 bytes, as Apicurio's older serializers write it.
+    #: An id of 8 bytes, as written by older serializers of Apicurio.
     WIDE_ID = "wide_id"
     #: Apicurio's ids in headers.
     GLOBAL_ID = "global_id"
@@ -71,15 +71,15 @@ class SchemaKey(NamedTuple):
 
     @property
     def is_plausible(self) -> bool:
-        """Whether it may be an ID: the IDs of registries begin at 1."""
+        """Whether the number may be an ID: the IDs of registries begin at 1."""
         return not isinstance(self.value, int) or self.value > 0
 
     def __str__(self) -> str:
-        """Return the key for messages."""
+        """Return the ID as shown in messages."""
         return f"{self.kind.value.replace('_', ' ')} {self.value}"
 
 
-#: The number of a version, and the id of a schema, which is an int64 in Apicurio.
+#: The number of a version (int32), and the id of a schema, which is an int64 in Apicurio.
 VersionNumber: TypeAlias = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
 SchemaId: TypeAlias = Annotated[int, Meta(ge=-(1 << 63), le=INT64_MAX)]
 
@@ -96,7 +96,7 @@ class SchemaReference(Struct, frozen=True):
 
 
 class SubjectVersion(Struct, frozen=True, order=True, forbid_unknown_fields=True):
-    """A version of a subject; the subject is unqualified in the default context."""
+    """A version of a subject; in the default context, the subject's name contains no context."""
 
     subject: str
     version: VersionNumber
@@ -110,13 +110,14 @@ class Schema:
     Attributes
     ----------
     schema_id : int or None
-        The id, which is unique in its context; None for a file without an id.
+        The schema's id, which is unique within `context`; None for a schema file without an id.
     guid : str
         The UUID that Confluent computes from the text, the references, the metadata and the rules.
     subjects : tuple of SubjectVersion
-        The versions of subjects that have, or had, the schema.
+        The versions of subjects that have or had this schema.
     rule_types : tuple of str
-        The types of the rules of its rule set. Fields under an ``ENCRYPT`` rule are ciphertext.
+        The types of the rules in the schema's rule set. An ``ENCRYPT`` rule means that some fields
+        are ciphertext.
     """
 
     schema_id: int | None
@@ -191,7 +192,8 @@ class Schemas:
     Parameters
     ----------
     schemas : iterable of Schema
-        In the order in which they were written. The later of two schemas with one id applies.
+        The schemas in the order in which they were written. Of two schemas with one id, the later
+        applies.
     origin : str
         The source of the schemas, for messages.
     unreadable, conflicts : iterable of SchemaProblem
@@ -199,11 +201,11 @@ class Schemas:
     settings : mapping of str to SubjectSettings
         Settings, keyed by subject; the key of the registry's own settings is an empty name.
     main : Schema, optional
-        The only schema of the source, apart from the schemas that it refers to.
+        The schema of the source, if there is only one apart from the schemas that it refers to.
     topics : mapping of (str, bool) to TopicSchema
         The schemas of topics. The key is the name of the topic, and whether it is a schema of keys.
     has_foreign_ids : bool
-        Whether ids of Apicurio and UUIDs of Glue are looked up among the ids and GUIDs.
+        Whether ids of Apicurio and UUIDs of Glue are looked up like Confluent's ids and GUIDs.
     skipped : mapping of str to int
         Numbers of records that are not schemas, keyed by key type.
     """
@@ -232,7 +234,7 @@ class Schemas:
         self.skipped = dict(skipped or {})
         self._by_id: dict[tuple[str, int], Schema] = {}
         self._by_guid: dict[str, Schema] = {}
-        #: Schemas that share their id with another schema.
+        #: Schemas that share their id with a different schema.
         self.ambiguous: frozenset[Schema] = frozenset()
         versions: dict[str, dict[int, Version]] = defaultdict(dict)
         for schema in self.all:
@@ -247,7 +249,7 @@ class Schemas:
                 self._by_guid[schema.guid] = schema
             for subject, number, state in map(astuple, schema.subjects):
                 earlier = versions[subject].get(number)
-                # A version that was replaced has two schemas.
+                # A version that was replaced has several schemas; the current one takes precedence.
                 if earlier is None or earlier.state is VersionState.GONE:
                     versions[subject][number] = Version(subject, number, state, schema)
         self._versions = {
@@ -270,7 +272,8 @@ class Schemas:
     def find(self, key: SchemaKey, context: str = DEFAULT_CONTEXT) -> Schema:
         """Return the schema with the ID in a record; raises `UnknownSchemaError` if it is unknown.
 
-        Ids of Apicurio and Glue are unrelated to the ids in ``_schemas``.
+        Without `has_foreign_ids`, ids of Apicurio and Glue are unknown, because they are unrelated
+        to the ids in ``_schemas``.
         """
         schema = None
         if key.kind in (KeyKind.ID, KeyKind.GUID) or self.has_foreign_ids:
@@ -290,18 +293,18 @@ class Schemas:
         return sorted(context for context, schema_id in self._by_id if schema_id == key.value)
 
     def subjects(self) -> list[str]:
-        """Return the names of all subjects, sorted; also subjects with only deleted versions."""
+        """Return the sorted names of all subjects, including those with only deleted versions."""
         return list(self._versions)
 
     def list_versions(self, subject: str) -> list[Version]:
-        """Return the versions of a subject in ascending order, with deleted versions."""
+        """Return the versions of a subject in ascending order, including deleted versions."""
         return list(self._versions.get(subject, {}).values())
 
     def find_references(self, schema: Schema) -> dict[str, Schema]:
         """Return all schemas that a schema refers to, also indirectly, keyed by reference name.
 
-        A schema follows the schemas that it refers to. The first of two references with one name
-        applies. Raises `BadSchemaError` for a missing or circular reference.
+        Each schema follows the schemas that it refers to. If two references have the same name, the
+        first applies. Raises `BadSchemaError` for a missing or circular reference.
         """
         references_by_name: dict[str, Schema] = {}
         open_schemas = [schema]
@@ -389,7 +392,7 @@ def compute_guid(
 ) -> str:
     """Return the GUID of a schema, which Confluent computes but does not store (``MD5.ofSchema``).
 
-    Metadata and rules have the form of a record of ``_schemas``.
+    `metadata` and the rule set have the form of a record in ``_schemas``.
     """
     digest = hashlib.md5(text.encode(), usedforsecurity=False)
     for reference in references:

@@ -1,7 +1,8 @@
 """Reads the schemas of a registry from its topic ``_schemas`` in a dump.
 
-A registry uses only the last record of a key. Data may need the schemas of all records, so the
-schemas of deleted and replaced versions are read, too, until compaction removes them.
+A registry uses only the last record of each key. However, records of topics may have been written
+with deleted or replaced versions of schemas. Such versions are read too, until compaction removes
+them from ``_schemas``.
 
 Sources: Confluent's ``KafkaStore``, ``KafkaStoreMessageHandler`` and ``SchemaValue``, Karapace's
 ``KafkaSchemaReader``.
@@ -54,7 +55,7 @@ class _Key(Struct):
 
 
 class SchemaRecord(Struct, rename="camel"):
-    """The value of a ``SCHEMA`` record; the responses of the REST API have the same members."""
+    """The value of a ``SCHEMA`` record, which has the same members as the REST API's responses."""
 
     id: SchemaId
     schema: str
@@ -83,7 +84,7 @@ class _Delete(Struct):
     subject: str | None = None
 
 
-# Records whose key type is not listed are skipped and counted.
+# The value types by key type. Records with another key type are skipped and counted.
 _VALUES: Mapping[str, type[Struct]] = {
     "SCHEMA": SchemaRecord,
     "CONFIG": _Config,
@@ -96,7 +97,7 @@ def _parse_schema(record: SchemaRecord, context: str) -> Schema:
     references = tuple(record.references or ())
     rule_types = {str(rule.get("type")) for rule in list_rules(record.rule_set or {})}
     try:
-        # Records of Confluent have no type if the schema is an Avro schema.
+        # In Confluent's records, an Avro schema has no schema type.
         schema_type = SchemaType(record.schema_type or SchemaType.AVRO)
     except ValueError:
         raise ValueError(f"unknown schema type {record.schema_type!r}") from None
@@ -112,7 +113,7 @@ def _parse_schema(record: SchemaRecord, context: str) -> Schema:
 
 
 def _parse_guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> str:
-    """Return the GUID: the stored MD5 of newer registries, or the MD5 of the schema."""
+    """Return the GUID: the MD5 that newer registries store, or else the computed MD5."""
     try:
         md5 = base64.b64decode(record.md5 or "", validate=True)
     except (binascii.Error, ValueError):
@@ -122,7 +123,7 @@ def _parse_guid(record: SchemaRecord, references: Sequence[SchemaReference]) -> 
     try:
         return compute_guid(record.schema, references, record.metadata, record.rule_set)
     except (AttributeError, TypeError):
-        # Confluent's registry computes no GUID of malformed metadata.
+        # Confluent's registry would not compute a GUID, because metadata or rules are malformed.
         return compute_guid(record.schema, references)
 
 
@@ -132,7 +133,7 @@ _SchemaName = tuple[str, int, str]
 
 @dataclass(slots=True)
 class _Version:
-    """A version of a subject: its schema, None after a hard delete, and all schemas that it had."""
+    """A version of a subject: its current schema (None if hard-deleted), and all its schemas."""
 
     schema: _SchemaName | None = None
     is_deleted: bool = False
@@ -145,7 +146,7 @@ class _Version:
 
 
 class _Record(NamedTuple):
-    """A valid record. `value` is a schema, a value of `_VALUES`, or None."""
+    """A valid record of ``_schemas``. `value` is a `Schema`, another type of `_VALUES`, or None."""
 
     offset: int
     path: str
@@ -159,7 +160,7 @@ class SchemasTopic:
 
     def __init__(self) -> None:
         self._records: list[_Record] = []
-        #: Replicas of the topic have equal schemas.
+        #: One object for equal schemas, which occur in several versions and replicas.
         self._distinct: dict[Schema, Schema] = {}
         self.skipped: Counter[str] = Counter()
         self.unreadable: list[SchemaProblem] = []
@@ -174,7 +175,7 @@ class SchemasTopic:
             if value_type is None:
                 self.skipped[key.keytype] += 1
                 return
-            # Karapace deletes with a value of 0 bytes.
+            # Karapace writes an empty value, instead of null, to delete a version.
             value: Any = decoder_of(value_type).decode(record.value) if record.value else None
             if value_type is SchemaRecord:
                 self.add_version(key.subject, key.version, value, record.offset, path)
@@ -191,7 +192,7 @@ class SchemasTopic:
         offset: int,
         path: str = "",
     ) -> None:
-        """Add the schema of a version, or its hard delete.
+        """Add the schema of a version, or the hard delete of the version if `value` is None.
 
         Raises `ValueError` for a version without a number, and for an unknown type of schema.
         """
@@ -224,7 +225,7 @@ class _Replay:
     """The state of a registry after replaying records in offset order."""
 
     def __init__(self) -> None:
-        # Sorted by the offsets of their last records.
+        # The schemas, sorted by the offset of each schema's last record.
         self._schemas: dict[_SchemaName, Schema] = {}
         self._by_id: dict[tuple[str, int], tuple[int, Schema]] = {}
         self._versions: dict[str, dict[int, _Version]] = defaultdict(lambda: defaultdict(_Version))

@@ -1,8 +1,8 @@
 """The sources of schemas: a topic of the input, files, or a running registry.
 
 A registry is read with Confluent's REST API. Karapace, Apicurio (under ``/apis/ccompat/v7``) and
-Redpanda have the same API. All schemas are read at the beginning of a run, page by page. Tasks send
-no requests.
+Redpanda have the same API. All schemas are read at the beginning of a run, page by page. The tasks
+of a run send no requests to the registry.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from kafka_index.core.schema.schemas_topic import (
     read_dump_schemas,
 )
 
-#: The schemas of the topic ``_schemas`` in the input; ``dump:NAME`` names another topic.
+#: The source that is the topic ``_schemas`` in the input; ``dump:NAME`` is another topic.
 FROM_DUMP = "dump"
 _URL = re.compile(r"https?://", re.IGNORECASE)
 #: The environment variable with ``USER:PASSWORD`` for a registry. Confluent's images use this name.
 USER_VARIABLE = "SCHEMA_REGISTRY_BASIC_AUTH_USER_INFO"
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
 _ALL_CONTEXTS = ":*:"
-# The maximum of Confluent (schema.search.max.limit).
+# The maximum number of schemas per page in Confluent's registry (schema.search.max.limit).
 _PAGE_SCHEMAS = 1000
 _TIMEOUT_SECONDS = 30
 _MAX_RESPONSE_BYTES = 1 << 30
@@ -81,7 +81,7 @@ def _read_registry(url: str) -> Schemas:
     topic = SchemasTopic()
     all_versions = _list_versions(base, with_deleted=True)
     live_versions = _list_versions(base, with_deleted=False)
-    # A version that was registered between the two requests is only in the second list.
+    # The second list also has versions that were registered after the first request.
     for number, (name, record) in enumerate((all_versions | live_versions).items()):
         record.deleted = name not in live_versions
         try:
@@ -103,7 +103,8 @@ def _list_versions(base: str, *, with_deleted: bool) -> _SubjectRecords:
         }
         page = _get_page(f"{base}/schemas?{urlencode(query)}", base)
         new_versions = {name: record for name, record in page.items() if name not in versions}
-        # Pages may be smaller than the limit. Karapace ignores the limit and returns all schemas.
+        # A page without new versions is the end: other pages may be smaller than the limit, and
+        # Karapace returns all schemas in each page.
         if not new_versions:
             return versions
         versions |= new_versions

@@ -1,8 +1,9 @@
-"""Finds the schema IDs in the bytes of keys and values, for many records at a time.
+"""Finds the schema IDs in the bytes and headers of keys and values, a column at a time.
 
-Frames are found with numpy in Arrow's buffers. Sources: Confluent's ``SchemaId``,
-``PrefixSchemaIdDeserializer``, ``DualSchemaIdDeserializer`` and ``MessageIndexes``; Apicurio's
-``IdHandler`` and ``KafkaSerdeHeaders``; the AWS Glue library's ``AWSSchemaRegistryConstants``.
+A frame is the bytes before an encoded value, with the schema ID. Frames are found with numpy in
+Arrow's buffers. Sources: Confluent's ``SchemaId``, ``PrefixSchemaIdDeserializer``,
+``DualSchemaIdDeserializer`` and ``MessageIndexes``; Apicurio's ``IdHandler`` and
+``KafkaSerdeHeaders``; the AWS Glue library's ``AWSSchemaRegistryConstants``.
 """
 
 from __future__ import annotations
@@ -31,16 +32,17 @@ _CONFLUENT_MAGIC, _GUID_MAGIC, _GLUE_MAGIC = 0, 1, 3
 _ID_BYTES, _WIDE_ID_BYTES, _GUID_BYTES = 4, 8, 16
 _GLUE_PLAIN, _GLUE_ZLIB = 0, 5
 _GLUE_HEADER_BYTES = 18
-# The maximum depth of nested types in protoc.
+# The maximum number of message indexes: protoc's limit for nested types.
 _MAX_INDEXES = 32
 _VARINT_BYTES = 5
-# Apicurio's ``Ref``: its length, the tag of field 1, the length of the name.
+# Apicurio's message ``Ref``: the tag of field 1, the bytes before the name (length of the message,
+# tag, length of the name), and a limit for the length.
 _REF_NAME_TAG, _REF_OVERHEAD, _MAX_REF_BYTES = 0x0A, 3, 0x80
 _NAME = re.compile(rb"[A-Za-z_][A-Za-z0-9_.]*")
 
 
 class Reason(StrEnum):
-    """Why a row has no decoded value; the values of the column ``_decode_error``."""
+    """Why a key or value did not decode; the values of the side column ``_decode_error``."""
 
     #: The bytes do not have a schema ID in a known format.
     NO_MAGIC = "no_magic"
@@ -50,12 +52,12 @@ class Reason(StrEnum):
     BAD_SCHEMA = "bad_schema"
     #: The bytes end within the value, or a length in the bytes is out of range.
     TRUNCATED = "truncated"
-    #: Bytes follow the value.
+    #: Further bytes follow the value, which is decoded.
     TRAILING = "trailing"
     BAD_UTF8 = "bad_utf8"
-    #: The file has no message type with the message indexes of the row.
+    #: The Protobuf file has no message type with the message indexes of the row.
     BAD_INDEX = "bad_index"
-    #: A number or time that its Arrow type cannot represent.
+    #: The Arrow type cannot represent a number or time in the value.
     OUT_OF_RANGE = "out_of_range"
     #: The decoded value exceeds the memory limit, or is nested too deeply.
     TOO_LARGE = "too_large"
@@ -68,13 +70,13 @@ class Reason(StrEnum):
 class Framing(IntEnum):
     """The format of the schema ID of a row."""
 
-    #: The row is null: a tombstone, if it is a value.
+    #: The key or value is null.
     NULL = 0
-    #: The row has 0 bytes.
+    #: The key or value has 0 bytes.
     EMPTY = 1
     #: The first bytes have no known format.
     NONE = 2
-    #: The row or its header is shorter than the format requires.
+    #: The bytes or the header are shorter than the format requires.
     TOO_SHORT = 3
     #: ``00`` and a 4-byte ID.
     ID = 4
@@ -91,7 +93,7 @@ class Framing(IntEnum):
     GLUE = 10
 
 
-#: The reasons of rows whose framing has no schema ID.
+#: The error of a row whose framing has no schema ID.
 FRAMING_REASONS: Final = {
     Framing.EMPTY: Reason.NO_MAGIC,
     Framing.NONE: Reason.NO_MAGIC,
@@ -101,7 +103,7 @@ FRAMING_REASONS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Frames:
-    """The frames of a column of keys or values, a row each.
+    """The frames of a column of keys or values, one for each row.
 
     Attributes
     ----------
@@ -112,12 +114,13 @@ class Frames:
     keys : tuple of SchemaKey
         The distinct schema IDs of the rows.
     data : array of uint8
-        The bytes of all rows: Arrow's buffer.
+        The bytes of all rows: the data buffer of the Arrow array.
     starts, ends : array of int64, shape (n,)
-        The body of each row in `data`, which follows the frame. Bodies of Protobuf still begin with
-        their message indexes. Bodies that Glue compressed are still compressed.
+        The bounds in `data` of each row's body, which follows the frame. Bodies of Protobuf still
+        begin with their message indexes. Bodies that Glue compressed are still compressed.
     header_data, header_starts, header_ends
-        The bytes after the ID or GUID in the header of each row: message indexes of Protobuf.
+        The bytes after the ID or GUID in the header of each row, which are Protobuf message
+        indexes.
     is_compressed : array of bool, shape (n,), or None
         Which bodies are zlib streams; None if no body is.
     """
@@ -137,7 +140,7 @@ class Frames:
         return len(self.framing)
 
     def groups(self) -> Iterator[tuple[SchemaKey, Longs]]:
-        """Yield each key with the numbers of its rows, ascending."""
+        """Yield each schema ID with the ascending numbers of its rows."""
         if len(self.keys) == 1 and (self.key_numbers == 0).all():
             yield self.keys[0], np.arange(len(self), dtype=np.int64)
             return
@@ -187,8 +190,8 @@ _FEW_SIZES = 2
 class KeyCounts:
     """Counts the schema IDs in the keys or values of a topic, in bounded memory.
 
-    `others` counts records whose schema IDs are not among the first `MAX_KEYS`, and `framings`
-    counts all records by format. `body_sizes` are the sizes of the first few records with a 4-byte
+    `others` counts records whose schema IDs are not among the first `MAX_KEYS`. `framings` counts
+    all records by format. `body_sizes` has the first distinct body sizes of records with a 4-byte
     ID.
     """
 
@@ -198,7 +201,7 @@ class KeyCounts:
     body_sizes: set[int] = field(default_factory=set)
 
     def add_frames(self, frames: Frames) -> None:
-        """Count the rows of a column."""
+        """Count the schema IDs and formats in the rows of a column."""
         numbers = frames.key_numbers[frames.key_numbers >= 0]
         counts = np.bincount(numbers, minlength=len(frames.keys)).tolist()
         self._add_keys((key, n) for key, n in zip(frames.keys, counts, strict=True) if n)
@@ -223,7 +226,7 @@ class KeyCounts:
                 self.others += count
 
     def _add_body_sizes(self, sizes: Iterable[int]) -> None:
-        """Add body sizes. Two distinct sizes suffice to find that sizes differ."""
+        """Add body sizes until there are two distinct ones, which prove that body sizes differ."""
         for size in sizes:
             if len(self.body_sizes) < _FEW_SIZES:
                 self.body_sizes.add(size)
@@ -231,9 +234,9 @@ class KeyCounts:
     def are_numbers(self, known_ids: int) -> bool:
         """Return whether the 4-byte IDs are probably the first bytes of plain numbers.
 
-        A number of 8 bytes begins with zeros, too, and has 3 bytes after the apparent ID. Numbers
-        rarely repeat, unlike IDs. `known_ids` is the number of IDs that have a schema: a number may
-        equal the ID of a schema by chance.
+        An 8-byte number often begins with zeros like a frame, and has 3 bytes after the apparent
+        ID. Unlike IDs, numbers rarely repeat. `known_ids` is the number of IDs that have a schema.
+        A few may be numbers that equal an ID by chance.
         """
         distinct_ids = len(self.keys) + self.others
         if known_ids * _MANY_KEYS > len(self.keys):
@@ -262,7 +265,7 @@ class _Framer:
         self._header_starts, self._header_ends = np.zeros((2, count), np.int64)
 
     def _rows_with_magic(self, magic: int, frame_bytes: int) -> Longs:
-        """Return the rows that begin with a magic byte; shorter rows than a frame are marked."""
+        """Return the rows that begin with a magic byte; mark those shorter than a frame."""
         rows: Longs = self._filled[self._magic == magic]
         is_short = self._sizes[rows] < frame_bytes
         self._framing[rows[is_short]] = Framing.TOO_SHORT
@@ -279,7 +282,7 @@ class _Framer:
         ids = _read_integers(self._data, positions, _ID_BYTES)
         is_wide = (ids == 0) & (self._sizes[rows] > _WIDE_ID_BYTES)
         wide_candidates = np.flatnonzero(is_wide)
-        # An ID is not zero, in either size.
+        # IDs of 4 and of 8 bytes are never zero.
         wide_ids = _read_integers(self._data, positions[wide_candidates], _WIDE_ID_BYTES)
         is_wide[wide_candidates] = wide_ids != 0
         self._set_frame(rows[~is_wide], Framing.ID, 1 + _ID_BYTES)
@@ -302,7 +305,7 @@ class _Framer:
         self._is_compressed[rows] = self._data[self._starts[rows] + 1] == _GLUE_ZLIB
 
     def find_headers(self, headers: _LastHeaders, part: str) -> None:
-        """Find the schema IDs in headers. The values of such rows are bodies without a frame."""
+        """Find the schema IDs in headers. In such rows, the keys or values have no frame."""
         self._header_data = headers.data
         for name, key_kind in (("globalId", KeyKind.GLOBAL_ID), ("contentId", KeyKind.CONTENT_ID)):
             rows, starts, ends = headers.find(f"apicurio.{part}.{name}")
@@ -340,7 +343,7 @@ class _Framer:
         self._header_starts[rows], self._header_ends[rows] = starts, ends
 
     def frames(self, values: pa.Array) -> Frames:
-        """Return the frames."""
+        """Return the frames that were found; null rows get no schema ID."""
         if values.null_count:
             null = np.asarray(values.is_null())
             self._framing[null] = Framing.NULL
@@ -360,14 +363,14 @@ class _Framer:
 
 
 class _KeyNumbers:
-    """Numbers the distinct keys of rows."""
+    """Numbers the distinct schema IDs of rows."""
 
     def __init__(self, count: int) -> None:
         self.numbers = np.full(count, -1, np.int32)
         self.keys: dict[SchemaKey, int] = {}
 
     def add(self, kind: KeyKind, rows: Longs, ids: Longs) -> None:
-        """Set integers as keys of rows."""
+        """Set integer schema IDs of rows."""
         if len(rows) and (ids == ids[0]).all():
             self.numbers[rows] = self._key_number(SchemaKey(kind, int(ids[0])))
             return
@@ -375,7 +378,7 @@ class _KeyNumbers:
         self._set_keys(rows, [SchemaKey(kind, value) for value in distinct_ids.tolist()], numbers)
 
     def add_uuids(self, kind: KeyKind, rows: Longs, data: Bytes, positions: Longs) -> None:
-        """Set the UUIDs at positions as keys of rows."""
+        """Set the schema IDs of rows to the UUIDs at positions in the data."""
         uuid_bytes = np.ascontiguousarray(data[positions[:, None] + np.arange(_GUID_BYTES)])
         uuids, numbers = np.unique(uuid_bytes.view(f"V{_GUID_BYTES}").ravel(), return_inverse=True)
         keys = [SchemaKey(kind, str(uuid.UUID(bytes=bytes(value)))) for value in uuids]
@@ -403,7 +406,7 @@ def binary_buffers(values: pa.Array) -> tuple[Bytes, Longs, Longs]:
 
 
 def _read_integers(data: Bytes, positions: Longs, size_bytes: int) -> Longs:
-    """Return the big-endian integers of 4 or 8 bytes at positions."""
+    """Return the big-endian integers, of 4 or 8 bytes, at positions in the data."""
     integers = np.zeros(len(positions), np.int64)
     for byte_number in range(size_bytes):
         integers = (integers << 8) | data[positions + byte_number]
@@ -411,7 +414,7 @@ def _read_integers(data: Bytes, positions: Longs, size_bytes: int) -> Longs:
 
 
 class _LastHeaders:
-    """Finds the last header of a name in each row."""
+    """Finds the last record header with a given name in each row."""
 
     def __init__(self, headers: pa.Array) -> None:
         pairs = headers.values
@@ -424,7 +427,7 @@ class _LastHeaders:
         self._has_headers = np.asarray(headers.is_valid())
 
     def find(self, name: str) -> tuple[Longs, Longs, Longs]:
-        """Return the rows whose last header of a name is not null, and the bounds of its bytes."""
+        """Return rows whose last header of this name is not null, and the bounds of its value."""
         has_name = pc.fill_null(pc.equal(self._header_names, name), fill_value=False)
         named_headers = np.flatnonzero(np.asarray(has_name))
         if not len(named_headers):
@@ -437,7 +440,7 @@ class _LastHeaders:
         return rows, self._starts[header_numbers], self._ends[header_numbers]
 
 
-#: A message type: its positions in the file and in the enclosing types, or its name in the file.
+#: A Protobuf message type: its positions in the file and in enclosing types, or its name.
 MessagePath: TypeAlias = tuple[int, ...] | tuple[str]
 
 
@@ -451,7 +454,7 @@ class MessageIndexes:
         Each distinct path: ``(1, 0)`` is the first type inside the second one. A type that Apicurio
         identifies by name is ``("Name",)``.
     path_numbers : array of int32, shape (n,)
-        Positions in `paths`, -1 for rows whose indexes do not parse (`Reason.BAD_INDEX`).
+        Positions in `paths`, -1 for rows whose message indexes do not parse (`Reason.BAD_INDEX`).
     starts : array of int64, shape (n,)
         The first byte of each message in the data of the frames.
     """
@@ -462,12 +465,13 @@ class MessageIndexes:
 
 
 def read_message_indexes(frames: Frames, rows: Longs, *, has_names: bool = False) -> MessageIndexes:
-    """Read the message types of Protobuf rows: the number of indexes, and the indexes.
+    """Read the message indexes of Protobuf rows, which identify their message types.
 
-    All are zigzag varints. They are in the header if the header has the schema ID; otherwise, they
-    precede the message. If the number is 0, the path is ``(0,)``. With `has_names`, the registry
-    may be Apicurio's, whose serializers write a message ``Ref`` with a name instead. With
-    Apicurio's headers, the message may have neither indexes nor a name, and has the first type.
+    The number of indexes and the indexes are zigzag varints. If the schema ID is in a header, they
+    follow the ID in the header. Otherwise, they precede the message. If there are 0 indexes, the
+    path is ``(0,)``. With `has_names`, the registry may be Apicurio's, whose serializers write a
+    message ``Ref`` with the name of the type instead of indexes. If Apicurio's headers have the
+    schema ID, a message without a ``Ref`` is of the first type.
     """
     framing = frames.framing[rows]
     row_groups: list[tuple[Longs, MessageIndexes]] = []
@@ -502,7 +506,7 @@ def _first_message_types(frames: Frames, rows: Longs) -> MessageIndexes:
 
 
 def _begin_with_name(frames: Frames, rows: Longs) -> NDArray[np.bool_]:
-    """Return which bodies begin with a ``Ref``: a length, and field 1 with the name of a type."""
+    """Return a mask of bodies that begin with Apicurio's ``Ref``, which has the name of a type."""
     starts, data = frames.starts[rows], frames.data
     has_name = frames.ends[rows] - starts > _REF_OVERHEAD
     positions = starts[has_name]
@@ -546,7 +550,7 @@ def _join_indexes(count: int, row_groups: Iterable[tuple[Longs, MessageIndexes]]
 def _remove_duplicate_paths(
     paths: Sequence[MessagePath], numbers: NDArray[np.signedinteger], starts: Longs
 ) -> MessageIndexes:
-    """Return the indexes without unused or repeated paths."""
+    """Return the message indexes without unused or repeated paths."""
     used_numbers = np.unique(numbers[numbers >= 0]).tolist()
     new_numbers: dict[MessagePath, int] = {}
     renumbered = np.full(len(paths) + 1, -1, np.int32)
@@ -561,14 +565,14 @@ def _read_indexes(data: Bytes, starts: Longs, ends: Longs) -> MessageIndexes:
         return MessageIndexes(((0,),), np.zeros(len(at), np.int32), at + 1)
     counts, is_bad = _read_varints(data, at, ends, np.ones(len(at), np.bool_))
     is_bad |= (counts < 0) | (counts > _MAX_INDEXES)
-    # Each row has the number of a path. In each pass, paths grow by one index.
+    # Each row has the number of a path. Each pass of the loop extends the paths by one index.
     paths: list[tuple[int, ...]] = [()]
     numbers = np.zeros(len(at), np.int64)
     for level in range(int(counts[~is_bad].max(initial=0))):
         reads = (counts > level) & ~is_bad
         indexes, failed = _read_varints(data, at, ends, reads)
         is_bad |= failed | (indexes < 0)
-        # 0 marks the end of a path.
+        # Indexes are stored plus one, so that 0 marks the end of a path.
         following = np.where(reads & ~is_bad, indexes + 1, 0)
         steps, numbers = np.unique((numbers << 32) | following, return_inverse=True)
         paths = [
@@ -585,7 +589,7 @@ def _read_varints(
 ) -> tuple[Longs, NDArray[np.bool_]]:
     """Read a zigzag varint of the rows in `reads` (``ByteUtils.readVarint``), and advance `at`.
 
-    Returns the numbers, and which rows end within the varint.
+    Returns the numbers, and a mask of the rows whose varint is truncated or too long.
     """
     values = np.zeros(len(at), np.int64)
     rows = np.flatnonzero(reads)
