@@ -550,7 +550,7 @@ def _move_manifests(repository: Repository, backups: Iterable[_BackupSummary]) -
     for backup in backups:
         for node_id in backup.brokers:
             repository.expire(backup.backup_id, node_id)
-        # Delete the head first: a head without its manifest is reported as a loss.
+        # Delete the heads first: a head without its manifest is reported as a lost manifest.
         for folder in (HEADS_FOLDER, BACKUPS_FOLDER):
             paths = [manifest_path(root, backup.backup_id, node, folder) for node in backup.brokers]
             repository.store.delete(paths)
@@ -716,7 +716,7 @@ class _GarbageCollector:
             del remaining_objects[folder]
 
     def _list_and_delete(self, folder: str, sizes: Mapping[str, int]) -> bool:
-        """List a folder and delete its objects; return False if the listing becomes too old."""
+        """Delete objects that a folder lists; return False if the listing becomes too old."""
         listed_at = time.monotonic()
         paths = [
             entry.path

@@ -490,8 +490,9 @@ class BrokerBackup:
     def await_elections(self) -> None:
         """Wait again for high watermarks, because the leader of some partitions was killed.
 
-        The new leader sends the high watermark to its followers. The agent of the killed broker has
-        waited for longer than an election takes, so the new leader is elected by now.
+        The new leader sends the last high watermark of the old leader to its followers. The agent
+        of the killed broker has waited for longer than an election takes, so the new leader is
+        elected by now.
         """
         if self._high_watermarks.source in (Source.CHECKPOINT, Source.BROKER):
             self._high_watermarks = self._new_watcher().wait()

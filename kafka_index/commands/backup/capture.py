@@ -123,7 +123,7 @@ class CapturedLog(msgspec.Struct, gc=False):
     descriptor: int = -1
 
     def is_stored_as(self, earlier_segment: SeenSegment | None) -> bool:
-        """Return whether an earlier backup stored all batches of the file, now unchanged."""
+        """Return whether an earlier backup stored all batches of the file, unchanged since then."""
         return (
             earlier_segment is not None
             and earlier_segment.is_done
@@ -432,7 +432,7 @@ class LogCapture:
         return self._partitions_by_name[name]
 
     def _directory_versions(self) -> list[tuple[int, int, int] | None] | None:
-        """Return the version of each data directory; None if one is unknown."""
+        """Return the version of each data directory; None if a version is unknown."""
         now_ns = time.time_ns()
         try:
             versions = [directory_version(os.stat(path), now_ns) for path in self._directories]

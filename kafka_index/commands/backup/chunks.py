@@ -500,7 +500,7 @@ class PartitionUploader:
     def put_damaged_again(
         self, damaged_names: Collection[str], put_object: Callable[[str, memoryview], None]
     ) -> None:
-        """Upload chunks whose objects are damaged again, if the logs still contain the batches."""
+        """Upload again the chunks of damaged objects, if the logs still contain the batches."""
         for log, end_offset in zip(
             self._logs, [*self.captured.base_offsets[1:], INT64_MAX], strict=True
         ):
@@ -591,7 +591,7 @@ class PartitionUploader:
         )
 
     def _read_plain(self) -> int:
-        """Read on after the last stored batch; if the log lacks it, reuse only leading chunks."""
+        """Read new batches; if the log lacks the last stored batch, reuse only leading chunks."""
         logs, earlier_backup = self._logs, self._earlier
         first_log, position, next_offset = 0, 0, logs[0].base_offset if logs else 0
         if earlier_backup is not None and self._earlier_header is not None and logs:

@@ -1,7 +1,7 @@
 """Reads with low impact on a broker's disk, processors and page cache.
 
-Pages that a read brings into the page cache are dropped again. Pages that were cached before stay
-cached, because consumers may be reading them. All reads share a bandwidth limit.
+Pages that a read brings into the page cache are dropped after the read. Pages that were cached
+before stay cached, because consumers may be reading them. All reads share a bandwidth limit.
 """
 
 from __future__ import annotations

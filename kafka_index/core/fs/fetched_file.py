@@ -42,7 +42,7 @@ _FIRST_FETCH_BYTES = 32 << 10
 _MAX_RESIDENT_RANGES = 8192
 _PROT_READ, _PROT_WRITE = 1, 2
 _MAP_SHARED, _MAP_PRIVATE, _MAP_FIXED, _MAP_ANONYMOUS = 0x01, 0x02, 0x10, 0x20
-# Linux flag: map all pages at once, instead of one page fault for each page.
+# Linux flag of mmap: populate all pages, instead of one page fault for each page.
 _MAP_POPULATE = 0x8000
 
 _T = TypeVar("_T")

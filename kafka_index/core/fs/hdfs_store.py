@@ -114,7 +114,7 @@ class HdfsStore(Store):
             raise read_error(error, path, "read the file") from error
 
     def open(self, path: str, info: FileInfo | None = None) -> HdfsFile:
-        """Open a file in the version given by `info`."""
+        """Open a file; raises `ReadError` if the file has changed since `info`."""
         try:
             reader = self._client.read(_hdfs_path(path))
             # Requested after the blocks were located, so that the comparison below is not older

@@ -138,7 +138,7 @@ def query_batches(
 
     Raises `InputError` if DuckDB rejects the rows, and `PublishError` if the disk is full.
     """
-    # Slow to import, and few commands need it.
+    # DuckDB is slow to import, and few commands need it.
     import duckdb  # noqa: PLC0415
 
     folder = os.path.join(workspace(), "sort")

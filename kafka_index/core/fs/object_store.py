@@ -1,6 +1,6 @@
 """Objects of S3, Google Cloud Storage and Azure through obstore (the Rust crate object_store).
 
-The library retries most failed requests; the others are retried here.
+The library retries most failed requests; this module retries the other retriable requests.
 """
 
 from __future__ import annotations
@@ -456,7 +456,7 @@ def _read_aws_environment() -> Mapping[str, str]:
 
 
 def _has_role(settings: Mapping[str, str]) -> bool:
-    """Return whether the instance has a role. The library itself would retry for minutes."""
+    """Return whether the instance may have a role; the library would retry for minutes."""
     if settings.get("aws_ec2_metadata_disabled", "").lower() == "true":
         return False
     if "aws_metadata_endpoint" in settings:

@@ -1,7 +1,8 @@
 """A remote file open for reading: read-ahead for streams, merged requests for ranges.
 
 A process has at most `MAX_REQUESTS` reads in flight, whatever the number of files and threads. A
-stream holds at most `STREAM_BLOCKS` blocks of `BLOCK_BYTES`, including the caller's: 32 MiB.
+stream holds at most `STREAM_BLOCKS` blocks of `BLOCK_BYTES`, including the block that the caller
+processes: 32 MiB.
 """
 
 from __future__ import annotations
@@ -80,7 +81,8 @@ def read_ahead(reads: Iterable[tuple[Callable[[], Bytes], int]]) -> Iterator[Byt
             pending_bytes -= size
             fill()
             yield block
-            # Otherwise this block would stay in memory while waiting for the next.
+            # Otherwise this block would stay in memory while the generator waits for the next
+            # block.
             del block, future
     finally:
         for future, _ in pending_reads:

@@ -199,7 +199,7 @@ class Store(ABC):
 
     @abstractmethod
     def list_directory(self, path: str) -> list[DirectoryEntry]:
-        """Return the entries of a directory in order of path; empty without a directory."""
+        """Return the entries of a directory in order of path; empty if it does not exist."""
 
     @abstractmethod
     def list_tree(self, path: str) -> Iterator[pa.RecordBatch]:
@@ -291,7 +291,7 @@ class Store(ABC):
         return path == other_path
 
     def make_durable(self, directories: Iterable[str], action: str) -> None:  # noqa: B027
-        """Make the entries of directories durable; remote stores always are."""
+        """Make the entries of directories durable; in remote stores, they always are."""
 
     def create(self, path: str, *, scratch_path: str | None = None, noun: str) -> AtomicFile:  # noqa: ARG002
         """Create a file that is written atomically; for the parameters, see `AtomicFile`.
@@ -341,8 +341,8 @@ class ReadOnlyStore(Store):
 class StorageOptions:
     """Options with the names of the storage library, and references to secrets.
 
-    The items have unique, ascending keys, in lower case except for Hadoop's, which contain dots.
-    `tiered_keys` maps IDs of tiered storage key pairs to files with private keys.
+    The items have unique, ascending keys, in lower case except for Hadoop's property names, which
+    contain dots. `tiered_keys` maps IDs of tiered storage key pairs to files with private keys.
     """
 
     items: tuple[tuple[str, str], ...] = ()
@@ -456,7 +456,7 @@ def _claim_path(path: str) -> str:
     return f"{path}{_CLAIM_SUFFIX}"
 
 
-#: Suffixes of compressed text.
+#: File suffixes of compressed text files.
 COMPRESSIONS = (".gz", ".bz2", ".zst", ".lz4")
 _DESCRIPTORS = "/proc/self/fd"
 

@@ -96,7 +96,7 @@ _File = TypeVar("_File", bound=_VersionedFile)
 
 
 class RepositoryFile(_VersionedFile, frozen=True, kw_only=True):
-    """The file that makes a folder a repository: the cluster ID and the expected brokers.
+    """The file that marks a folder as a repository: the cluster ID and the expected brokers.
 
     If `brokers` is empty, a backup expects the same brokers as the previous backup.
     """
@@ -319,7 +319,8 @@ def joined_chunks(partition: PartitionBackup) -> Iterator[tuple[LogChunk, ...]]:
 def is_consistent(manifests: Sequence[Manifest]) -> bool:
     """Return whether transactions and committed offsets agree across all manifests of a backup.
 
-    Either all brokers waited for each other at the barrier, or their capture times do not overlap.
+    Either all brokers waited for each other at the barrier, or every broker captured the
+    coordinators' topics before any broker captured other topics.
     """
     if len(manifests) <= 1:
         return True
@@ -357,7 +358,7 @@ def backup_id_at(time_ms: int) -> str:
 
 
 def backup_id_ms(name: str) -> int:
-    """Return the time of a backup ID, in milliseconds since the epoch."""
+    """Return the opening time in a backup ID, in milliseconds since the epoch."""
     seconds = datetime.strptime(name[:15], "%Y%m%dT%H%M%S").replace(tzinfo=UTC)
     return int(seconds.timestamp()) * 1000 + int(name[16:19])
 
@@ -375,7 +376,7 @@ def short_hash(sha256: str) -> str:
 
 
 def hash_of(data: bytes | memoryview) -> str:
-    """Return the SHA-256 in hex."""
+    """Return the SHA-256 of bytes, in hex."""
     return hashlib.sha256(data).hexdigest()
 
 

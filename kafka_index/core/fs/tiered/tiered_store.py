@@ -160,7 +160,7 @@ class ChunkCache:
             return chunk
 
     def put(self, key: tuple[str, int], chunk: Bytes) -> None:
-        """Add a chunk; evict the least recently used chunks if needed."""
+        """Add a chunk; evict the least recently used chunks while the cache is too large."""
         if len(chunk) > self._max_bytes:
             return
         with self._lock:
@@ -482,7 +482,7 @@ class TieredStore(ReadOnlyStore):
             ) from error
 
     def _load_indexes(self, path: str) -> bytes:
-        """Return all indexes of a segment: the request costs as much as that for one index."""
+        """Read all indexes of a segment, because a request for one index costs as much."""
         try:
             return self._objects.read(path)
         except FileNotFoundError:
