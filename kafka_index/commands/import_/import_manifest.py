@@ -163,7 +163,7 @@ def _is_unchanged_import(directory: str) -> bool:
 
 
 def digest_of_import(files: Sequence[TableFile], settings: ImportSettings) -> str:
-    """Return the digest of the settings of an import and the versions of its files."""
+    """Return a digest of an import's settings, and of the paths and versions of its files."""
     digest = hashlib.sha256(repr(replace(settings, run_id="", now_ms=0)).encode())
     for file in files:
         with convert_read_errors(file):

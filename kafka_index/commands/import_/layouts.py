@@ -63,7 +63,7 @@ _SPARK_COLUMNS = frozenset(
     ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 )
 
-#: Confluent's connector writes keys, values and headers to separate files: suffixes and columns.
+#: Suffixes of Confluent's separate files of keys, values and headers, with their columns.
 _VIEWS = {"keys": "key", "value": "value", "headers": "headers"}
 _NO_TIMESTAMPS = "the files contain no timestamps: records get the time of the import"
 

@@ -1,4 +1,4 @@
-"""The results of ``metadata`` and `list_partitions`, and the reading of their tables."""
+"""Read the tables of ``metadata`` and `list_partitions` into results."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Metadata(TableResult):
     what : str or None
         The table; None for the overview.
     faults : tuple of KafkaIndexError
-        The first errors, which are why records are missing.
+        The first errors that caused missing records.
     fault_count : int
         The number of all errors.
     overview : mapping
@@ -76,7 +76,7 @@ class Metadata(TableResult):
 
     @property
     def sections(self) -> Sequence[Section]:
-        """The errors, which are why records are missing."""
+        """The errors that caused missing records."""
         title = f"{plural(self.fault_count, 'error')}: records are corrupt or missing:"
         return [Section(title, list(map(str, self.faults)), BAD, self.fault_count, "error")]
 
