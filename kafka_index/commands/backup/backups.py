@@ -584,7 +584,8 @@ class _GarbageCollector:
         # The number of backups that a dry run would expire.
         self._dry_expirations = dry_expirations
         self._deleted_folders: set[str] = set()
-        # Ages are relative to this time, because manifests that are put later are not listed.
+        # Ages are computed at this time, because this run does not list manifests that are put
+        # later.
         self._now_ms = now_ms()
         self._spared_ns = self._age_limit_ns(rules.SPARED_S)
         self.objects = self.bytes = self.waiting_manifests = 0

@@ -378,11 +378,11 @@ def _put_object(path: str, value: msgspec.Struct) -> bool:
 
 
 def _read_object(path: str, object_type: type[_Object], fallback: _Object | None) -> _Object:
-    """Return an object of a barrier that another broker has put, or is putting.
+    """Return a barrier object that another broker has put or is putting.
 
-    If no other broker puts the object, `fallback` is put and returned. On a local disk, the other
-    process may be killed while it writes the object; then `fallback` is put. Raises `ReadError` if
-    the object does not appear, because expirations delete the objects of a barrier after a day.
+    `fallback` is put and returned if no other broker puts the object, or if a process was killed
+    while it wrote the object to a local disk. Raises `ReadError` if the object does not appear,
+    because expirations delete the objects of a barrier after a day.
     """
     deadline = time.monotonic() + _WRITER_TIMEOUT_S
     while True:

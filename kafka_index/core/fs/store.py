@@ -443,7 +443,7 @@ def replace_by_claim(store: Store, path: str, data: bytes, info: FileInfo) -> bo
 
 
 def find_claim(store: Store, path: str) -> str | None:
-    """Return the lock file of a concurrent `replace_by_claim`, None if there is none."""
+    """Return the lock file of a running or killed `replace_by_claim`; None without a lock file."""
     claim = _claim_path(path)
     try:
         store.info(claim)
