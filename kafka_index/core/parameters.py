@@ -538,8 +538,8 @@ def time_range_ms(
 ) -> tuple[int | None, int | None]:
     """Return the start and the exclusive end of a time range in ms; reject an empty range.
 
-    The arguments are the request fields of the same names. A record without a timestamp has -1 and is
-    never in a range.
+    The arguments are the request fields with these names. A record without a timestamp has -1, and
+    is never in a range.
     """
     if from_time is not None and to_time is not None and from_time >= to_time:
         raise ArgumentError(
