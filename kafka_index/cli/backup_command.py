@@ -116,7 +116,7 @@ def _run_backups(spec: CommandSpec, request: Request, options: RunOptions) -> in
 
 
 def _format_columns(rows: pa.Table) -> pa.Table:
-    """Add units, convert lists to text, and drop empty columns."""
+    """Add units to numbers, convert lists to text, and drop empty columns."""
     import pyarrow as pa  # noqa: PLC0415, slow to import
 
     from kafka_index.core.format.human import format_bytes, format_seconds  # noqa: PLC0415, as above

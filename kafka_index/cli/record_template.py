@@ -21,7 +21,7 @@ BYTES_AS_TEXT = "surrogateescape"
 
 _NULL = "NULL"
 _TOKEN = re.compile("%(.?)", re.DOTALL)
-# C's strtoul parses the digits, as octal after a 0.
+# kcat parses the digits with strtoul, as an octal number after a 0.
 _ESCAPE = re.compile(r"\\(x[0-9A-Fa-f]{1,2}|0[0-7]*|[1-9][0-9]*|.)", re.DOTALL)
 _ESCAPED = {"n": "\n", "r": "\r", "t": "\t"}
 _LENGTH_BYTES = 4

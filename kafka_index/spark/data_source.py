@@ -689,7 +689,7 @@ class KafkaLogSource(DataSource):
         return StructType([StructField(name, data_type) for name, data_type in types.items()])
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader for a schema; only its columns are decoded."""
+        """Return a reader for a schema; only columns of the schema are decoded."""
         options = self._parse_options()
         if not options.push_filters:
             return KafkaLogReader(options, schema)

@@ -205,7 +205,7 @@ def lookup_timestamps(
 def answer_rows(
     batches: Iterable[pa.RecordBatch], *, lookups: SharedLookups, key: str, raw: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """Run the queries of one task; their keys are in the column `key`. Yield `raw` columns, too."""
+    """Run the queries of one task, with keys in the column `key`; add the columns of `raw`."""
     opened = lookups.open()
     value_columns = [VALUE_COLUMNS.index(name.removeprefix(_RAW_PREFIX)) for name in raw.names[1:]]
     for rows in group_batches(batches):
@@ -233,7 +233,7 @@ def _set_key_column(rows: pa.RecordBatch, key: str, by: By) -> pa.RecordBatch:
 
 
 def group_batches(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Concatenate batches until they have enough rows or bytes to be processed together."""
+    """Concatenate record batches until they have enough rows or bytes to be processed together."""
     pending: list[pa.RecordBatch] = []
     rows = size_bytes = 0
     for batch in batches:

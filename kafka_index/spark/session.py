@@ -1,7 +1,7 @@
 """Creation of Spark sessions and their settings.
 
-Under ``spark-submit``, its settings take precedence over those set here. The console script starts
-its own JVM and configures its logging.
+Under ``spark-submit``, the settings of its command line take precedence over the settings here. The
+console script starts its own JVM and configures its logging.
 
 The package is sent to a cluster as a zip. The Python daemon imports it before any task runs, and
 thus before Spark adds sent files to the path of workers. So the zips are put on the executors' path
@@ -396,7 +396,7 @@ def open_session(
     except (PySparkException, Py4JError) as error:
         raise job_failure(error, after_failure) from error
     finally:
-        # On Databricks, the session belongs to the notebook or job.
+        # On Databricks, the session belongs to the notebook or job, so it is not stopped.
         if _DATABRICKS not in os.environ:
             session.stop()
 

@@ -307,7 +307,7 @@ def _run_tasks(
 
 
 def task(function: _Function) -> _Function:
-    """Wrap a function for ``mapInArrow``, which opens stores with the options of this process.
+    """Wrap a function for ``mapInArrow``; the wrapper sets the store options of this process.
 
     Secrets are not sent; each process reads the files of secrets.
     """

@@ -1,11 +1,13 @@
 """Builds of logs: on threads of this process, or in Spark jobs.
 
-On threads, the segments of a partition are scanned close together, and the thread that scans the
-last segment publishes the partition. If a run is interrupted, all completely scanned partitions are
-therefore published. Small partitions are published in groups, which share the cost of fsync.
+On threads, the segments of a partition are scanned at nearly the same time. The thread that scans
+the last segment publishes the partition. If a run is interrupted, all completely scanned partitions
+are therefore published. Small partitions are published in groups, so that they share the cost of
+fsync.
 
 Spark runs rounds: a round scans the segments of complete partitions in any order, then publishes.
-The results wait in files next to the target until all segments of a partition have been scanned.
+Temporary files next to the target contain the scan results until all segments of a partition have
+been scanned.
 """
 
 from __future__ import annotations

@@ -81,7 +81,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-# Values for absent optional columns.
+# Values of the optional columns that an input lacks.
 _DEFAULTS = {
     "leader_epoch": NO_LEADER_EPOCH,
     "magic": MAGIC_RECORD_BATCH,
@@ -117,7 +117,7 @@ class MetadataSource:
 
     @property
     def log_size_bytes(self) -> int:
-        """End of the last batch so far."""
+        """Byte position after the last batch read so far."""
         return self._rows.end_bytes
 
     def chunks(self) -> Iterator[BatchColumns]:
@@ -217,7 +217,7 @@ class RawBatchSource:
 
     @property
     def log_size_bytes(self) -> int:
-        """End of the last batch so far."""
+        """Byte position after the last batch read so far."""
         return self._rows.end_bytes
 
     def chunks(self) -> Iterator[BatchColumns]:
@@ -316,7 +316,7 @@ class SegmentRows:
     rows_read
         Number of rows read so far.
     end_bytes
-        End of the last batch so far.
+        Byte position after the last batch read so far.
     """
 
     key: SegmentKey
@@ -397,7 +397,7 @@ def _segment_key(batch: pa.RecordBatch) -> SegmentKey:
     return SegmentKey(*(batch[name][0].as_py() for name in KEY_COLUMNS))
 
 
-#: Progress units of a build in other processes.
+#: Total progress units of a build in other processes.
 SHARES = 100
 #: Progress units of counting rows, as a part of `SHARES`.
 COUNT_SHARES = 10

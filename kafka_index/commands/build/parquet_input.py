@@ -222,7 +222,7 @@ def open_file(file: FileInfo) -> Iterator[pq.ParquetFile]:
 def read_row_group(
     source: ParquetInput, group: RowGroup, names: list[str], batch_rows: int
 ) -> Iterator[pa.RecordBatch]:
-    """Stream the columns of a row group in their canonical types; absent columns are null.
+    """Stream columns of a row group in canonical types; columns missing in the file are null.
 
     Raises `InputError` if the file cannot be read, or a value exceeds 64 bits.
     """

@@ -176,7 +176,7 @@ def count_segments(source: ParquetInput, workers: Workers) -> CountedInput:
 
 
 def segment_counts(table: pa.Table) -> list[SegmentCount]:
-    """Convert rows of `SEGMENTS_QUERY`."""
+    """Convert result rows of `SEGMENTS_QUERY`."""
     keys = map(SegmentKey, *(table[name].to_pylist() for name in KEY_COLUMNS))
     counts = (table[name].to_pylist() for name in ("first_row", "row_count", "size_bytes"))
     return list(map(SegmentCount, keys, *counts))

@@ -343,7 +343,7 @@ class BuildPlan(Result):
 
 
 class BuildRows:
-    """Counts the rows of a build, keeps rows of damaged segments, and writes all to the report.
+    """Counts the report rows of a build, keeps those of damaged segments, and writes all rows.
 
     A context manager around the build, called by one thread at a time. `planned` is the total
     number of segments, 0 if unknown.

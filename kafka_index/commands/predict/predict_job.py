@@ -229,7 +229,7 @@ class Prediction(Result, StartPrediction):
 
     @property
     def next_command(self) -> str | None:
-        """The command that explains the files, unless the verdict is safe."""
+        """The command that reports the defects of files, unless the verdict is safe."""
         if self.verdict is Verdict.SAFE:
             return None
         return f"kafka-index verify --input {shlex.join(self.directories)}"

@@ -4,7 +4,8 @@ The copies may have different segments. If two batches differ, they are decoded,
 cleaner may have processed only one copy. The cleaner removes records, sets the delete horizon and,
 since Kafka 4, rewrites old messages as batches. It changes neither the offset range, epoch,
 producer and sequence of a batch nor the remaining records (Kafka's ``MemoryRecords.filterTo``).
-Records that only one copy has are counted. They are harmful only if the topic is not compacted.
+Records that only one copy has are counted. The difference is harmful only if the topic is not
+compacted.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ REFUSED = "A broker takes the data directory offline, or exits."
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A row of the report.
+    """A row of the report of ``verify``: a finding about a file or a partition.
 
     Parameters
     ----------
@@ -130,7 +130,8 @@ class Finding:
     effect : str, optional
         The effect on a broker that starts on the directory.
     retriable : bool
-        The file could not be read because of permission, disk, memory or a concurrent change.
+        Whether the file could not be read because of permission, disk, memory or a concurrent
+        change.
     """
 
     topic: str | None
@@ -272,7 +273,7 @@ class VerifiedPartition:
         Size of the logs.
     future_segments, future_bytes : int
         Segments whose largest timestamp is in the future, and the size of their logs. Time-based
-        retention does not delete them before that time.
+        retention does not delete these segments before their largest timestamp.
     """
 
     topic: str

@@ -440,11 +440,11 @@ def epoch_findings(
     *,
     has_indexes: bool,
 ) -> Iterator[Finding]:
-    """Yield the finding of a leader epoch checkpoint; yield nothing if none is needed.
+    """Yield the finding of a leader epoch checkpoint, unless it is missing and not needed.
 
     `ranges` are the epochs of the batches, in order. `offsets` are the log start offset and the log
-    end offset, which is None if unknown. A dump with only logs, without index files, needs no
-    checkpoint.
+    end offset, which is None if unknown. If the dump has only logs, without index files, a missing
+    checkpoint is harmless.
     """
     path = os.path.join(directory, LEADER_EPOCH_CHECKPOINT)
     finding = new_finding(partition, path, FileKind.EPOCHS, FileClass.MISSING)

@@ -179,7 +179,7 @@ class _PartitionEntries:
 def list_partition(
     partition: TopicPartition, entries: Iterable[Entry]
 ) -> tuple[list[SegmentFile], list[Skipped]]:
-    """Separate live segments of a partition directory from other entries.
+    """Return the live segments of a partition directory, and the skipped entries.
 
     The segments are in no particular order. Index files, snapshots, checkpoints and unknown files
     are in neither list. A ``.swap`` at or above the lowest ``.cleaned`` offset belongs to an
