@@ -1,1 +1,1 @@
-"""Information from reading logs: metadata, replicas, remote segments."""
+"""What is read from the logs of a cluster: cluster metadata, replicas, and remote segments."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def list_logs(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List local and remote segments of topics whose full name matches.
+    """List the local and remote segments of topics whose full name matches `topics`.
 
     With tiered storage, log directories are optional. Raises the errors of `list_dump` and
     `kafka_index.core.cluster.merged_listing.list_merged`.
@@ -33,9 +33,9 @@ def list_logs(
     if tiered is None:
         return list_dump(inputs, topics=topics)
     if tiered.keys:
-        # Keys are options of the stores, which are sent to every Spark task.
+        # Add the keys to the store options, because these options are sent to every Spark task.
         configure_stores(replace(storage_options(), tiered_keys=tiered.keys))
-    # Slow to import and rarely needed; a single lookup takes about as long.
+    # This import is rarely needed, and takes about as long as a single lookup.
     from kafka_index.core.cluster.merged_listing import list_merged  # noqa: PLC0415
 
     return list_merged(inputs, tiered, topics=topics)
@@ -44,9 +44,9 @@ def list_logs(
 def list_dumps(
     inputs: Sequence[str], tiered: TieredOptions | None, *, topics: re.Pattern[str] | None
 ) -> list[Listing]:
-    """List each log directory separately, because a partition may be in several of them.
+    """List each data directory separately, because a partition may be in several of them.
 
-    With tiered storage, there is one listing, and a partition may be in only one directory.
+    With tiered storage, return one listing; then a partition may be in only one data directory.
     """
     if tiered is not None:
         return [list_logs(inputs, tiered, topics=topics)]
@@ -62,9 +62,9 @@ class DumpMetadata:
     image : ClusterImage, optional
         None if the dump has no complete metadata log.
     path, fault : str, optional
-        The path of the metadata log, and the reason why it is not used.
+        The path of the metadata log, and the reason why a metadata log is not used.
     node_id : int, optional
-        The broker of the dump; None if unknown, or if the dump is from several brokers.
+        The node ID of the broker; None if it is unknown, or the dump is from several brokers.
     """
 
     image: ClusterImage | None = None
@@ -73,13 +73,13 @@ class DumpMetadata:
     node_id: int | None = None
 
     def settings(self, config: LogConfig) -> LogConfig:
-        """Return topic settings; the given ones take precedence over the metadata."""
+        """Return the settings of logs; settings in `config` take precedence over the metadata."""
         return (
             config if self.image is None else add_cluster_settings(self.image, config, self.node_id)
         )
 
     def assumption_warning(self, config: LogConfig, topics: Iterable[str]) -> str | None:
-        """Return a warning if settings of topics are assumed, otherwise None."""
+        """Return a warning if default settings are assumed for topics, otherwise None."""
         if self.image is not None or all(map(config.is_given, set(topics))):
             return None
         reason = self.fault or "the input has no metadata log"
@@ -90,7 +90,7 @@ class DumpMetadata:
 
 
 def add_cluster_settings(image: ClusterImage, config: LogConfig, node_id: int | None) -> LogConfig:
-    """Add a cluster's settings to `config`, whose own settings take precedence."""
+    """Add the settings of a cluster to `config`; settings in `config` take precedence."""
     topics = {topic.name: image.topic_configs(topic.name) for topic in image.topics.values()}
     return config.with_cluster(topics, image.broker_configs(node_id))
 
@@ -100,8 +100,8 @@ def find_cluster(
 ) -> DumpMetadata:
     """Read the metadata log at a path, or if the path is None, the first metadata log in the dump.
 
-    `max_bytes` limits decompressed records, per process. Raises `InputError` if the path does not
-    contain a complete metadata log.
+    `max_bytes` is the memory limit of the process for decompressed records. Raises `InputError` if
+    the path does not contain a complete metadata log.
     """
     directories = sorted(data_directories)
     node_id = read_node_id(map(DataDirectory, directories))
@@ -115,7 +115,7 @@ def find_cluster(
         except InputError as error:
             if is_retriable(error):
                 raise
-            # The rows of the files in the report describe the error.
+            # Do not raise the error: the report describes it in the rows of the files.
             return DumpMetadata(fault=str(error))
     return DumpMetadata()
 
@@ -129,7 +129,7 @@ def _read_cluster(path: str, max_bytes: int) -> ClusterImage:
 
 
 def read_node_id(directories: Iterable[DataDirectory]) -> int | None:
-    """Return the node ID of data directories, None if unknown or several."""
+    """Return the node ID in data directories, None if there is none or they differ."""
     node_ids = set()
     for directory in directories:
         try:

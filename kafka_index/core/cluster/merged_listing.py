@@ -1,4 +1,4 @@
-"""List a dump with tiered storage: the local and remote segments of each partition, merged."""
+"""List a dump with tiered storage, and merge the local and remote segments of each partition."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from kafka_index.core.logdir.partition_files import SegmentFile, TieredPartition
 
 @dataclass(frozen=True, slots=True)
 class ReadableSegment:
-    """A remote segment, and the last offset that is read from it."""
+    """A remote segment that is read, and the last offset that is read from it."""
 
     upload: Upload
     end_offset: int
@@ -66,13 +66,13 @@ def choose_segments(
     *,
     same_content: Callable[[Upload, Upload], bool],
 ) -> tuple[list[ReadableSegment], list[RejectedSegment]]:
-    """Choose the remote segments of a partition from candidates in any order.
+    """Choose the remote segments of a partition that are read; candidates are in any order.
 
-    `lineage` has the leader epochs of the log, ascending; empty if unknown. The readable segments
-    ascend and do not overlap. If two segments overlap, the later segment is read from its start on,
-    as in `RemoteLogLeaderEpochState`. A segment within another segment is rejected. Of two
-    segments with the same range, the earlier upload is rejected; `same_content` compares their
-    bytes.
+    `lineage` has the ascending leader epochs of the log, and is empty if they are unknown. The
+    readable segments ascend and do not overlap. If two segments overlap, the segment that starts
+    later is read from its start on, as in `RemoteLogLeaderEpochState`. A segment within the range
+    of another segment is rejected. Of two segments with the same range, the earlier upload is
+    rejected. The reason states whether both have the same bytes (`same_content`).
     """
     readable: list[ReadableSegment] = []
     rejected: list[RejectedSegment] = []
@@ -87,7 +87,7 @@ def choose_segments(
             rejected.append(RejectedSegment(candidate, reason))
         else:
             valid.append(ReadableSegment(candidate, end_offset))
-    # Sort by start offset, then longest first, then latest upload.
+    # Sort by start offset. On ties, the longest segment comes first, then the latest upload.
     valid.sort(key=lambda s: (s.upload.start_offset, -s.end_offset, -s.upload.uploaded_ms))
     for segment in valid:
         previous = readable[-1] if readable else None
@@ -102,10 +102,11 @@ def choose_segments(
 
 
 def valid_end(segment: Upload, lineage: Sequence[EpochEntry]) -> int:
-    """Return the last offset up to which a segment's epochs match the log's epochs.
+    """Return the last offset up to which a segment's leader epochs match those of the log.
 
-    The result is below the segment's start if no offset matches. Offsets below the first known
-    epoch are not checked, because deleting the first segments of a log deletes their epochs.
+    If no offset matches, the result is below the segment's start offset. Offsets below the first
+    epoch in `lineage` are not checked, because a broker deletes epochs together with the first
+    segments of a log.
     """
     if not lineage:
         return segment.end_offset
@@ -147,8 +148,8 @@ def _reject_contained(
 class LocalPartition:
     """The local segments of a partition, in order of base offset.
 
-    `directory` is None if the partition has no local log. The log start offset is from the
-    checkpoint.
+    `directory` is None if the partition has no local log. `log_start_offset` is from the checkpoint
+    file.
     """
 
     directory: str | None
@@ -164,10 +165,11 @@ class LocalPartition:
 
 @dataclass(frozen=True, slots=True)
 class RemotePartition:
-    """The remote segments of a partition, and the log start offset and epochs of the complete log.
+    """The remote segments of a partition; log start offset and leader epochs of the complete log.
 
-    `segments` are read for the offsets that are not local, in order. `skipped` are the remaining
-    segments. The log start offset is from the checkpoint, or the start of the first segment.
+    `segments` contain the offsets below the first local segment, in order. `skipped` are all other
+    remote segments. `log_start_offset` is from the checkpoint file, or the start offset of the
+    first segment.
     """
 
     segments: list[SegmentFile]
@@ -182,11 +184,12 @@ def merge_partition(
     unfinished_uploads: Sequence[UnfinishedUpload],
     local: LocalPartition,
 ) -> RemotePartition:
-    """Choose the remote segments for the offsets below the local ones.
+    """Choose the remote segments for the offsets below the first local segment.
 
-    `unfinished_uploads` are incomplete objects of a partition without events. A broker reads local
-    offsets from the log directory (``ReplicaManager.readFromLog``). It does not read segments below
-    the log start, which it deletes later.
+    `unfinished_uploads` are segments with missing or damaged objects, of a partition without remote
+    log metadata events. A broker reads offsets of local segments from the log directory
+    (``ReplicaManager.readFromLog``). It does not read remote segments below the log start offset,
+    and deletes them later.
     """
     starts = [upload.start_offset for upload in uploads]
     if local.start_offset is not None:
@@ -221,8 +224,8 @@ def merge_partition(
         if is_covered or not later_starts or max(later_starts) <= start or start < log_start:
             skipped.append(unfinished.skipped)
         else:
-            # The log continues, and no other segment contains the offsets. Reading them reports
-            # an error.
+            # The log continues after this segment, and no other segment contains its offsets. List
+            # the segment, so that reading its offsets reports an error.
             size = unfinished.objects.sizes.get(LOG_SUFFIX, 0)
             files.append(_segment_file(partition, unfinished.objects, start, size))
     files.sort(key=lambda file: file.base_offset)
@@ -234,7 +237,7 @@ def merge_partition(
 def _clip_below_local(
     readable: Sequence[ReadableSegment], local_start: int | None
 ) -> list[ReadableSegment]:
-    """Return the segments that start below the first local segment, which limits their ends."""
+    """Return the segments that start below the first local segment, and end them before it."""
     if local_start is None:
         return list(readable)
     return [
@@ -271,7 +274,7 @@ def _segment_file(
 
 
 def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs of the most recently uploaded segment in the log's history."""
+    """Return the leader epochs of the segment with the highest leader epoch and end offset."""
     uploads_with_epochs = [upload for upload in uploads if upload.epochs]
     if not uploads_with_epochs:
         return ()
@@ -283,20 +286,21 @@ def _latest_epochs(uploads: Sequence[Upload]) -> tuple[EpochEntry, ...]:
     except (KafkaIndexError, FileNotFoundError) as error:
         if is_retriable(error):
             raise
-        # Use the epochs of the event; reading the segment reports the corruption.
+        # Use the epochs that are known from the upload; reading the segment reports the corruption.
         return latest.epochs
 
 
 def list_merged(
     inputs: Sequence[str], options: TieredOptions, *, topics: re.Pattern[str] | None
 ) -> Listing:
-    """List the segments of a dump, remote and local, of topics whose full name matches.
+    """List the remote and local segments of topics whose full name matches `topics`.
 
-    `inputs` are log directories as in `list_dump`, or empty. The remote segments before the first
-    local segment precede the local segments. `skipped` includes unused remote segments, and
-    `tiered` describes the partitions. Raises the errors of `list_dump` and
-    `list_remote_objects`, and `InputError` if there are no segments or a topic ID is unknown.
-    Raises `CorruptLogError` if ``__remote_log_metadata`` in the log directory is corrupt.
+    `inputs` are log directories as in `list_dump`, or empty. In each partition, remote segments for
+    offsets below the first local segment precede the local segments. `skipped` includes unused
+    remote segments, and `tiered` describes partitions with remote segments. Raises the errors of
+    `list_dump` and `list_remote_objects`, and `InputError` if there are no segments or a topic ID
+    is unknown. Raises `CorruptLogError` if ``__remote_log_metadata`` in the log directory is
+    corrupt.
     """
     objects, skipped = list_remote_objects(options)
     if not objects:
@@ -425,8 +429,9 @@ class _MergedListing:
     def _add_local(self, partition: TopicPartition) -> None:
         """Add a tiered partition without uploads.
 
-        A broker checkpoints the log start offset of a partition that is not tiered only if it is
-        above the first segment (UnifiedLog.logStartOffset, LogManager.checkpointLogStartOffsets).
+        If a partition is not tiered, a broker checkpoints its log start offset only if it is above
+        the base offset of the first segment (UnifiedLog.logStartOffset,
+        LogManager.checkpointLogStartOffsets).
         """
         local = self._local_partition(partition)
         log_start, local_start = local.log_start_offset, local.start_offset
@@ -527,7 +532,7 @@ class _MergedListing:
         )
 
     def _read_topic_ids(self) -> dict[str, str]:
-        """Return the IDs of topics with local partitions, keyed by name."""
+        """Return the IDs of topics with local partitions, keyed by topic name."""
         ids: dict[str, str] = {}
         for partition, directory in self._directories.items():
             if partition.topic in ids:
@@ -550,7 +555,7 @@ class _MergedListing:
 def _derive_location(
     template: RemoteObjects, topic_id: str, name: str, partition: int
 ) -> RemoteObjects:
-    """Return the location of a partition without objects, derived from any segment's objects."""
+    """Derive the location of a partition without objects from the objects of any segment."""
     key = SegmentKey("", name, topic_id, partition, 0, "")
     if template.layout is Layout.LOCAL:
         folder = template.key.parent.rstrip("/").rpartition("/")[0]

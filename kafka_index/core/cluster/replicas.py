@@ -1,7 +1,7 @@
-"""The partitions of one or more dumps, their replicas, and the files next to their logs.
+"""The partitions of one or more dumps, their replicas, and their metadata files.
 
-Dumps may be truncated, edited or partial. An unreadable file is treated as missing and described in
-a note.
+Dumps may be truncated, edited or partial. If a metadata file is unreadable, it is treated as
+missing, and a note describes it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _WHILE_RUNNING = "restore from a snapshot or a copy, or after the broker has sto
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A partition in one of the dumps."""
+    """A replica of a partition in one of the dumps."""
 
     partition: TopicPartition
     directory: str
@@ -48,13 +48,13 @@ class Replica:
     tiered: TieredPartition | None = None
 
     def with_own_checkpoints(self) -> Replica:
-        """Return the replica with only the checkpoint entries of its partition."""
+        """Return a copy of the replica that has only the checkpoint entries of its partition."""
         return replace(self, root=self.root.restrict_to(self.partition))
 
 
 @dataclass(slots=True)
 class Dump:
-    """One or more dumps; `notes` describe the files that are treated as missing."""
+    """One or more dumps; `notes` describe the unreadable files that are treated as missing."""
 
     replicas: dict[TopicPartition, list[Replica]] = field(default_factory=dict)
     directories: dict[str, DataDirectory] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Dump:
 
 
 def missing_file_note(error: KafkaIndexError) -> str:
-    """Return the note about a file that cannot be read; raise a retriable error."""
+    """Return the note about an unreadable file; raise `error` if it is retriable."""
     if is_retriable(error):
         raise error
     return f"ignored: {error}"
@@ -87,7 +87,7 @@ def read_dumps(
     for listing in list_dumps(inputs, tiered, topics=topics):
         _add_listing(dump, listing)
     if not dump.replicas:
-        # The joint listing raises an error with all searched directories.
+        # List all inputs together, to raise an error with all searched directories.
         list_logs(inputs, tiered, topics=topics)
         raise InputError(
             "the input contains no partition except the metadata log", path=", ".join(inputs)
@@ -161,7 +161,7 @@ def order_replicas(replicas: Sequence[Replica]) -> list[Replica]:
 
 
 def _read_last_batches(replica: Replica) -> tuple[int, IntactRows]:
-    """Return the base offset of the last log with valid batches, and the batches."""
+    """Return the base offset of the last segment with valid batches, and these batches."""
     end_offset = INT64_MAX
     decompressor = shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES)
     for segment in reversed(replica.segments.files()):
@@ -182,8 +182,9 @@ def _log_end(
 ) -> tuple[int, int]:
     """Return the leader epoch of a replica's last batch, and the offset after it.
 
-    No checksum covers the base offset. The base offset of a batch is wrong if another replica has
-    the same batch directly after the previous batch of this replica.
+    No checksum covers the base offset of a batch, so it may be wrong. If a batch follows a gap, and
+    another replica has the same batch without this gap, the base offset is wrong and the batch is
+    ignored.
     """
     base_offset, rows = tail
     next_offsets = np.concatenate(([base_offset], rows["last_offset"] + 1))

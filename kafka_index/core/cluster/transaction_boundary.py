@@ -1,22 +1,23 @@
 """The transaction boundary of a backup: log ends that contain each transaction fully or not at all.
 
-``__transaction_state`` is captured first, so other logs contain transactions that began or ended
-later. A log is truncated before the first transactional or control batch that the captured
-transaction states do not include. Coordinators continue from these ends: they abort the open
-transactions, and write the markers of the decided transactions. No log contains a producer epoch
-that its coordinator does not know.
+``__transaction_state`` is captured first, so other logs may contain transactions that began or
+ended after its capture. A log is truncated before the first transactional or control batch that the
+captured transaction states do not include. After a restore, transaction coordinators continue from
+these log ends: they abort the open transactions, and write the markers of decided transactions. No
+log contains a producer epoch that its coordinator does not know.
 
 The partitions of ``__transaction_state`` are captured one after another. Truncating a log can
-therefore remove batches that a later captured state requires. In this case, the partition of the
-state is also truncated, before the record of the completed or decided transaction. This is repeated
-until nothing changes. All removed batches are newer than the first capture. Point-in-time restores
-use the same algorithm.
+therefore remove batches that a later captured state requires. In this case, the partition of
+``__transaction_state`` with this state is also truncated, before the record of the completed or
+decided transaction. Both steps are repeated until nothing changes. All removed batches are newer
+than the first capture. Point-in-time restores use the same algorithm.
 
 With ``transaction.version`` 2 (clients since 4.0), a producer gets a new epoch for each
-transaction: records with epoch e end with a marker of epoch e + 1, and the next records have e + 1.
-Older clients keep their epoch, so transactions are distinguished by marker times: broker clocks
-must agree to within the duration of a transaction. Source: ``TransactionMetadata``,
-``TransactionCoordinator.endTransaction``, ``ProducerAppendInfo.checkProducerEpoch``.
+transaction. If the records of a transaction have epoch e, its marker and the records of the next
+transaction have epoch e + 1. Producers of older clients keep their epoch, so their transactions are
+distinguished by the times of markers. Therefore, broker clocks must agree to within the duration of
+a transaction. Source: ``TransactionMetadata``, ``TransactionCoordinator.endTransaction``,
+``ProducerAppendInfo.checkProducerEpoch``.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from kafka_index.core.records.decompression import DecompressionBudget
 
 _EMPTY, _ONGOING = "Empty", "Ongoing"
 _PREPARED = ("PrepareCommit", "PrepareAbort")
-# The first version in which producers get a new epoch for each transaction.
+# The first transaction.version in which producers get a new epoch for each transaction.
 _EPOCH_BUMP = 2
-# Above all epochs: the producer ID was replaced.
+# Used as the epoch of a replaced producer ID; larger than every epoch.
 _REPLACED = 1 << 16
 _THREADS = 16
 
@@ -64,9 +65,10 @@ class BackupLog:
     Attributes
     ----------
     settled_offset : int
-        All batches below it were appended before ``__transaction_state`` was captured.
+        All batches below this offset were appended before ``__transaction_state`` was captured;
+        they are called settled.
     chunks : sequence of (int, int)
-        Base offsets and sizes in bytes of the chunks that form the segments.
+        Base offset and size in bytes of each chunk of the backup; chunks form the segments.
     end_offset, end_ms : int
         The log ends at this offset, or before a batch with a later timestamp.
     """
@@ -79,7 +81,7 @@ class BackupLog:
     end_ms: int = INT64_MAX
 
     def settled_position(self, segment: SegmentFile) -> int:
-        """Return the position of a batch before all unsettled batches of a segment."""
+        """Return the position of a batch at or before the first unsettled batch of a segment."""
         position = next_position = 0
         for base_offset, size_bytes in self.chunks:
             if base_offset < segment.base_offset:
@@ -91,7 +93,7 @@ class BackupLog:
 
 
 class _Batches(NamedTuple):
-    """Transactional batches and markers of a log; `time_ms` is set for markers."""
+    """Transactional batches and transaction markers of a log; only markers have a `time_ms`."""
 
     offset: Longs
     producer_id: Longs
@@ -106,7 +108,8 @@ class _Batches(NamedTuple):
 
 @dataclass(slots=True)
 class _DataLog:
-    """A log with transactional batches, and its current end offset."""
+    """A data log, that is, not of ``__transaction_state``: transactional batches and end offset.
+    """
 
     log: BackupLog
     batches: _Batches
@@ -128,7 +131,7 @@ class _DataLog:
 
 @dataclass(slots=True)
 class _StateLog:
-    """A partition of ``__transaction_state``: its states, and its current end offset."""
+    """A partition of ``__transaction_state``: its transaction states and end offset."""
 
     log: BackupLog
     end_offset: int
@@ -159,7 +162,7 @@ class _StateLog:
         return state_log
 
     def transactions_at_end(self) -> dict[str, Transaction]:
-        """Return the states at the end offset, keyed by transactional ID."""
+        """Return the transaction states at the end offset, keyed by transactional ID."""
         states = dict(self.settled_transactions)
         for offset, name, transaction in self.later_changes:
             if offset >= self.end_offset:
@@ -171,7 +174,7 @@ class _StateLog:
         return states
 
     def truncate_before_last_records(self, names: Iterable[str]) -> bool:
-        """Truncate the log before the last record of each ID; return whether a record exists."""
+        """Truncate the log before the last record of each ID; return whether it was truncated."""
         last_offsets = {
             name: offset for offset, name, _ in self.later_changes if offset < self.end_offset
         }
@@ -181,7 +184,11 @@ class _StateLog:
 
 
 class _Classification(NamedTuple):
-    """For each batch: whether the states do not include it or require it, and the state's row."""
+    """How the transaction states relate to each batch.
+
+    `is_unknown` is True if the states do not include the batch, and `is_needed` if they require it.
+    `row` is the row of the producer's state.
+    """
 
     is_unknown: _Mask
     is_needed: _Mask
@@ -189,7 +196,7 @@ class _Classification(NamedTuple):
 
 
 class _TransactionStates:
-    """The states of transactional ids, as columns."""
+    """The states of transactional IDs, as columns."""
 
     def __init__(self, states: Mapping[str, Transaction], begun_ms: int) -> None:
         self._begun_ms = begun_ms
@@ -241,7 +248,8 @@ class _TransactionStates:
                     data_log, classified, np.flatnonzero(by_time & (state_rows == row))
                 )
         for producer_id in np.unique(batches.producer_id[~has_state]):
-            # Batches and markers of an expired ID are older than the backup.
+            # No state has this producer ID. If its transactional ID has expired, its last marker is
+            # older than the backup, and all batches after this marker are unknown.
             producer_batches = np.flatnonzero(batches.producer_id == producer_id)
             is_old_marker = batches.is_marker[producer_batches] & (
                 batches.time_ms[producer_batches] < self._begun_ms
@@ -263,7 +271,8 @@ class _TransactionStates:
         classified.is_unknown[:] = (has_state & (batches.epoch > epochs)) | (by_epoch & ~has_begun)
         is_over = by_epoch & is_marker & ~self._is_decided[state_rows] & ~self._is_empty[state_rows]
         classified.is_needed[:] = (has_state & (batches.epoch < epochs)) | is_over
-        # After a broker upgrade, earlier transactions and their markers have the same epoch.
+        # If a transaction was completed after a broker upgrade, earlier transactions may have the
+        # same epoch as its marker.
         for producer_id in np.unique(batches.producer_id[is_over]):
             producer_batches = np.flatnonzero(by_epoch & (batches.producer_id == producer_id))
             earlier_batches = producer_batches[: _last_true(is_marker[producer_batches]) + 1]
@@ -284,9 +293,11 @@ class _TransactionStates:
         )
         is_listed = row in self._rows_by_partition.get(log.partition, ())
         is_open = self._is_open[row] or self._is_decided[row]
-        # Markers are later than the last update of the state, which is the decision.
+        # For a completed transaction, use the append time of its state: its last update timestamp
+        # is the time of the decision, which is before the markers.
         begun_ms = (state.start_timestamp_ms or 0) if is_open else state.appended_ms
-        # Markers of the previous transaction; the next marker ends this transaction.
+        # Batches up to the last marker at or before this time belong to previous transactions. The
+        # next marker ends the current transaction.
         previous_count = _last_true(is_marker & (time_ms <= begun_ms)) + 1
         classified.is_needed[producer_batches[:previous_count]] = True
         if not (is_open and is_listed):
@@ -304,7 +315,7 @@ class _TransactionStates:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBoundary:
-    """The ends of truncated logs, and errors in the states."""
+    """The end offsets of truncated logs, and errors in transaction states."""
 
     ends: Mapping[TopicPartition, int]
     faults: Sequence[KafkaIndexError]
@@ -313,10 +324,11 @@ class TransactionBoundary:
 def find_transaction_boundary(
     logs: Sequence[BackupLog], begun_ms: int, budget: DecompressionBudget
 ) -> TransactionBoundary:
-    """Return the end offsets of the logs of a backup that must be truncated.
+    """Return the end offsets at which logs of a backup must be truncated.
 
-    `begun_ms` is a time before the capture of ``__transaction_state``, whose logs are in `logs`.
-    The result includes log ends that follow from `end_ms`, if unsettled batches are affected.
+    `logs` includes the logs of ``__transaction_state``. `begun_ms` is a time before their capture.
+    The result includes end offsets that follow only from the `end_ms` of a log, if this truncates
+    unsettled batches.
     """
     states = [
         _StateLog.read(log, budget)
@@ -337,7 +349,7 @@ def find_transaction_boundary(
 def _truncate_logs(
     states: Sequence[_StateLog], data_logs: Sequence[_DataLog], begun_ms: int
 ) -> bool:
-    """Truncate logs by the states, then states by the logs; return whether a state changed."""
+    """Truncate data logs, then state logs that require more; return whether the latter changed."""
     latest: dict[str, Transaction] = {}
     state_log_by_id: dict[str, _StateLog] = {}
     for state_log in states:
@@ -372,7 +384,7 @@ def _last_true(rows: _Mask) -> int:
 
 
 def _unsettled_segments(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
-    """Yield segments with unsettled batches, and the position of the first such batch."""
+    """Yield segments that may have unsettled batches, with a position before these batches."""
     segments = list(log.segments)
     for segment, next_segment in zip(segments, [*segments[1:], None], strict=True):
         if next_segment is None or next_segment.base_offset > log.settled_offset:
@@ -380,7 +392,7 @@ def _unsettled_segments(log: BackupLog) -> Iterator[tuple[SegmentFile, int]]:
 
 
 def _read_last_marker_ms(log: BackupLog, state: Transaction) -> int:
-    """Return the time of the producer's last settled marker, -1 if there is none."""
+    """Return the time of the producer's last settled transaction marker, -1 if there is none."""
     for segment in reversed(log.segments):
         if segment.base_offset >= log.settled_offset:
             continue
@@ -401,7 +413,7 @@ def _read_last_marker_ms(log: BackupLog, state: Transaction) -> int:
 def _scan_transactional(
     segment: SegmentFile, start_bytes: int, end_ms: int
 ) -> Iterator[tuple[_Batches, int]]:
-    """Yield transactional batches, and the offset of the first batch later than a time."""
+    """Yield transactional batches, and the base offset of the first batch later than `end_ms`."""
     source = LogFileSource(
         segment.log_path, verify_crc=False, listed_segment=segment, start_bytes=start_bytes
     )

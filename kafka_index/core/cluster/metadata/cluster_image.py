@@ -58,7 +58,7 @@ class PartitionImage:
         )
 
     def directory_at(self, node_id: int | None) -> str | None:
-        """Return the directory ID of the replica on a broker, None if it has no replica."""
+        """Return the directory ID of the replica on a broker, None if the broker has no replica."""
         pairs = zip(self.replicas, self.directories, strict=False)
         return next((directory for replica, directory in pairs if replica == node_id), None)
 
@@ -158,7 +158,8 @@ class ClusterImage:
     topics : dict
         Topics by topic ID.
     configs : dict
-        Configurations by type and name of the resource; values that may be secret are `HIDDEN`.
+        Configurations, keyed by resource type and resource name; values that may be secret are
+        `HIDDEN`.
     features : dict
         Finalized feature levels.
     brokers : dict
@@ -179,14 +180,14 @@ class ClusterImage:
         return self.topics.get(self._topic_ids.get(name, ""))
 
     def topic_configs(self, name: str) -> dict[str, str]:
-        """Return the topic's configuration overrides."""
+        """Return the configuration overrides of a topic."""
         return self.configs.get((TOPIC_RESOURCE, name), {})
 
     def stray_reason(self, number: int, topic_id: str, node_id: int | None) -> str | None:
         """Return why a starting broker treats a partition as stray, otherwise None.
 
-        `topic_id` is the ID on disk, and `node_id` the ID of the broker, None if unknown. Source:
-        ``LogManager.isStrayKraftReplica``.
+        `topic_id` is the topic ID on disk. `node_id` is the ID of the broker, None if unknown.
+        Source: ``LogManager.isStrayKraftReplica``.
         """
         topic = self.topics.get(topic_id)
         image = None if topic is None else topic.partitions.get(number)
@@ -197,7 +198,7 @@ class ClusterImage:
         return None
 
     def conflicting_name(self, topic_id: str, name: str) -> str | None:
-        """Return the name of a topic ID in the metadata if it differs from `name`."""
+        """Return the name that the metadata has for a topic ID, if it differs from `name`."""
         topic = self.topics.get(topic_id)
         return None if topic is None or topic.name == name else topic.name
 
@@ -220,7 +221,7 @@ class ClusterImage:
     ) -> str | None:
         """Return ``cleanup.policy`` of a topic, by default of the broker; None if it is not set.
 
-        `properties` are all settings of the broker, as in ``server.properties``.
+        `properties` are all settings from the broker's ``server.properties``.
         """
         default = self.broker_settings(properties, node_id).get("log.cleanup.policy")
         return self.topic_configs(topic).get("cleanup.policy", default)

@@ -1,11 +1,11 @@
-"""Records of Kafka's internal topics: read, decoded, and with secrets removed.
+"""Read and decode the records of Kafka's internal topics, and remove secrets.
 
-An unreadable batch or a corrupt end of a log is collected as a fault, and reading continues. Memory
-is limited to a chunk of records.
+If a batch is unreadable or the end of a log is corrupt, the error is collected and reading
+continues. Only one chunk of records is in memory.
 
 Sources: Kafka's ``MetadataRecordSerde``, ``CoordinatorRecordSerde`` and ``RemoteLogMetadataSerde``.
-Credentials (SCRAM, delegation tokens) are removed during decoding. So are values of configurations
-that may be secret, which includes all unknown ones, as in Kafka
+Credentials (SCRAM, delegation tokens) are removed during decoding. Values of configurations that
+may be secret are also removed. Unknown configurations count as secret, as in Kafka
 (``KafkaConfigSchema.isSensitive``).
 """
 
@@ -48,10 +48,10 @@ TOPIC_RESOURCE: Final = 2
 BROKER_RESOURCE: Final = 4
 CLIENT_METRICS_RESOURCE: Final = 16
 GROUP_RESOURCE: Final = 32
-#: Resource name for the configurations of all brokers.
+#: The resource name of configurations that apply to all brokers.
 ALL_BROKERS: Final = ""
 
-# LogConfig.configNames of 4.3.1 and older releases.
+# Topic configurations in LogConfig.configNames of Kafka 4.3.1 and older releases.
 _TOPIC_CONFIG_TEXT = """
     cleanup.policy compression.gzip.level compression.lz4.level compression.type
     compression.zstd.level delete.retention.ms file.delete.delay.ms flush.messages flush.ms
@@ -107,10 +107,10 @@ def is_public_config(resource_type: int, name: str) -> bool:
 
 
 class RecordName(NamedTuple):
-    """The name of a record, for counting.
+    """The name of a record type, for counting records.
 
-    `name` is Kafka's message name, such as ``TopicRecord``, or contains the number of an unknown
-    type. Types and versions up to release 4.3.1 are known.
+    `name` is Kafka's message name, such as ``TopicRecord``; for an unknown type, it contains the
+    type's number. `is_known` is True for types and versions up to Kafka 4.3.1.
     """
 
     name: str
@@ -121,9 +121,9 @@ class RecordName(NamedTuple):
 class DecodedRecord:
     """A decoded record of a known type.
 
-    `name` is Kafka's message name, without ``Key`` and ``Value``. `record_type` is the API key or
-    record type. `version` is the version of the value, -1 if there is no value. If `is_withheld`,
-    the value contained credentials and is None.
+    `name` is Kafka's message name without the suffix ``Key`` or ``Value``. `record_type` is the API
+    key, or the number of the record type. `version` is the version of the value, -1 if there is no
+    value. If `is_withheld`, the value contained credentials and is None.
     """
 
     name: str
@@ -135,7 +135,7 @@ class DecodedRecord:
 
 
 class UnknownRecordError(CorruptRecordError):
-    """A record of a type or version that release 4.3.1 does not know."""
+    """A record of a type or version that Kafka 4.3.1 does not know."""
 
     problem = "the record has an unknown type"
 
@@ -145,7 +145,7 @@ class UnknownRecordError(CorruptRecordError):
 
 
 class LaterVersionError(UnknownRecordError):
-    """A record of a known type in a version on which release 4.3.1 fails."""
+    """A record of a known type, but in a version on which Kafka 4.3.1 fails."""
 
     problem = "the record has an unknown version, on which Kafka 4.3.1 fails"
 
@@ -177,7 +177,7 @@ class CoordinatorCodec:
         return self._keys[record_type].read(MessageReader(key, _INT16.size), 0)
 
     def decode_value(self, record_type: int, value: bytes) -> tuple[Struct, int]:
-        """Decode a value, and return the message and its version.
+        """Decode a value; return the message and its version.
 
         Raises `LaterVersionError` if the version is unknown.
         """
@@ -202,7 +202,7 @@ class CoordinatorCodec:
     def encode(
         self, name: str, version: int, key: Mapping[str, Value], value: Mapping[str, Value]
     ) -> tuple[bytes, bytes]:
-        """Encode key and value of a record; missing fields get their defaults."""
+        """Encode the key and value of a record; missing fields get their default values."""
         record_type = next(
             number for number, schema in self._keys.items() if schema.name == f"{name}Key"
         )
@@ -252,7 +252,7 @@ class ValueCodec:
         return DecodedRecord(schema.name, api_key, None, message, version)
 
     def encode(self, name: str, version: int, message: Mapping[str, Value]) -> bytes:
-        """Encode a value; missing fields get their defaults."""
+        """Encode a value; missing fields get their default values."""
         schema = self._names[name]
         writer = MessageWriter()
         writer.unsigned_varint(_FRAME_VERSION)
@@ -261,7 +261,7 @@ class ValueCodec:
         return bytes(writer.data) + schema.encode(message, version)
 
     def as_json(self, record: DecodedRecord) -> Mapping[str, object]:
-        """Return a value as ``kafka-dump-log`` prints it, without withheld parts."""
+        """Return a value as ``kafka-dump-log`` prints it, without parts that may be secret."""
         schema = self._names[record.name]
         data = None if record.value is None else schema.as_json(record.value, record.version)
         return {"type": record_type_name(record.name), "version": record.version, "data": data}
@@ -280,7 +280,7 @@ def has_secret(record: DecodedRecord) -> bool:
 def _hide_secret_config(message: Struct) -> None:
     """Hide the value of a configuration that may be secret.
 
-    Null, which deletes the configuration, is unchanged.
+    A null value, which deletes the configuration, stays null.
     """
     if "resourceType" in message and message.get("value") is not None:
         name = message.text("name")
@@ -311,22 +311,23 @@ _RECORD_COLUMNS = ("offset", "timestamp", "key", "value", "producer_id", "is_con
 
 @dataclass
 class TopicLog:
-    """Segments of one partition, or one metadata snapshot, read in order.
+    """Reads the segments of one partition, or one metadata snapshot, in order.
 
     Attributes
     ----------
     start_offset : int
-        Earlier records are skipped.
+        Records with lower offsets are skipped.
     recovers : bool
-        Whether reading ends at the first corruption, the `truncation` point of recovery.
+        Whether reading ends at the first corruption, where recovery truncates the log
+        (`truncation`).
     may_grow : bool
-        Whether a broker may append records during the read. They are not read.
+        Whether a broker may append records during the read. Appended records are not read.
     reads_past_corruption : bool
         Whether valid batches after a corruption are also read.
     truncation : CorruptLogError, optional
         The corruption at which recovery truncates the log; it is not one of the `faults`.
     faults : list of KafkaIndexError
-        After `records` is exhausted, the reasons why records are missing.
+        After `records` is exhausted, the errors because of which records are missing.
     end_offset : int
         After `records` is exhausted, the offset after the last batch.
     """
@@ -343,7 +344,7 @@ class TopicLog:
     end_offset: int = 0
 
     def records(self) -> Iterator[LogRecord]:
-        """Yield every readable record, in log order."""
+        """Yield all readable records in log order."""
         self.end_offset = self.start_offset
         decoder = RecordDecoder(self.budget)
         for segment in self.segments:
@@ -414,7 +415,7 @@ class TopicState(ABC):
         """Apply a record; raise `CorruptRecordError` if the record cannot be read."""
 
     def _count_record(self, read_name: Callable[[], str]) -> bool:
-        """Count a record by name; return whether the type of the record is known.
+        """Count a record by the name of its type; return whether the type is known.
 
         Raises `LaterVersionError` if the version of the record is unknown.
         """
@@ -427,7 +428,7 @@ class TopicState(ABC):
 
 
 def count_unknown(counts: Counter[RecordName], error: UnknownRecordError) -> None:
-    """Count an unknown record; raise the error if Kafka fails on its version."""
+    """Count a record of an unknown type; raise `error` if Kafka fails on the record's version."""
     counts[RecordName(error.name, is_known=False)] += 1
     if isinstance(error, LaterVersionError):
         raise error

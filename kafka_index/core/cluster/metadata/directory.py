@@ -1,8 +1,8 @@
 """Read the state of a cluster from the directories of brokers and controllers.
 
-The metadata log is read like in a broker: the newest snapshot (``.checkpoint``), then the records
-after it. All partitions of the other internal topics are read. In combined mode, the metadata log
-is in the broker's data directory.
+As in a broker, the newest metadata snapshot (``.checkpoint``) is read first, then the records of
+the metadata log after it. All partitions of the other internal topics are read. In combined mode,
+the metadata log is in a data directory of the broker.
 """
 
 from __future__ import annotations
@@ -68,9 +68,10 @@ _SNAPSHOT_FOOTER = 4
 
 
 class Source(NamedTuple):
-    """A partition directory that was read; `end_offset` follows its last record.
+    """A partition directory that was read; `end_offset` is the offset after its last record.
 
-    `snapshot` is the name of the snapshot that was loaded first. `records` includes its records.
+    `snapshot` is the name of the metadata snapshot that was loaded first. `records` includes the
+    number of the snapshot's records.
     """
 
     path: str
@@ -81,20 +82,20 @@ class Source(NamedTuple):
 
 @dataclass
 class ClusterMetadata:
-    """The content of Kafka's internal topics; None for a topic that the input does not contain.
+    """The content of Kafka's internal topics; an attribute is None without its topic in the input.
 
     Attributes
     ----------
     open_offsets : list of CommittedOffset
         Commits of transactions that are open at the end of ``__consumer_offsets``.
     earlier_offsets : list of CommittedOffset
-        Superseded commits, if requested.
+        Superseded offset commits, if requested.
     counts : dict
         Numbers of records by topic and type.
     faults : Faults
         The reasons why records are missing.
     truncations : list of CorruptLogError
-        The positions at which a starting node stops reading the snapshot and the metadata log.
+        The corruptions at which a starting node stops reading the snapshot and the metadata log.
     """
 
     cluster: ClusterImage | None = None
@@ -123,9 +124,9 @@ def read_metadata(
 
     `paths` are data directories, metadata log directories, or partition directories of these
     topics, as paths or URIs. With `recovers`, the newest snapshot is read up to an incomplete end,
-    and the metadata log up to its first corruption, as by a starting node. With `may_grow`, the
-    node may append to the metadata log concurrently. `has_history` includes superseded commits.
-    Raises `InputError` if a path cannot be read, or none of the topics exists.
+    and the metadata log up to its first corruption, as a starting node does. With `may_grow`, the
+    node may append to the metadata log concurrently. With `has_history`, superseded offset commits
+    are included. Raises `InputError` if a path cannot be read, or none of the topics exists.
     """
     snapshots = (
         _list_snapshots(paths, includes_formatted=recovers)
@@ -135,7 +136,7 @@ def read_metadata(
     try:
         segments = list_dump(paths, topics=re.compile("|".join(topics))).segments
     except InputError as error:
-        # A metadata log can consist of only a snapshot.
+        # Without log segments, a metadata log may still have a snapshot.
         if is_retriable(error):
             raise
         if not any(snapshots.values()):
@@ -157,7 +158,7 @@ def read_metadata(
 def _missing_topics_error(
     paths: Sequence[str], topics: Sequence[str], error: InputError
 ) -> InputError:
-    """Return the error for a dump without the internal topics; the hint is the directory to add."""
+    """Return the error for inputs without these topics; the hint is the directory to add."""
     other_segments = list_any(paths, topics=None).segments
     if not other_segments:
         return error
@@ -172,13 +173,13 @@ def _missing_topics_error(
 
 
 def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> ClusterImage:
-    """Read the state of the cluster, which must be complete.
+    """Read the state of a cluster from a complete metadata log.
 
     Raises `InputError` if there is no metadata log, or it is corrupt.
     """
     metadata = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if metadata.faults.first:
-        # A missing record would mean that its partition or setting does not exist.
+        # Without a missing record, its partition or setting would appear not to exist.
         raise InputError(
             f"the metadata log is damaged: {metadata.faults.first[0]}",
             hint=f"run `kafka-index verify --input {paths[0]}` to list the damage",
@@ -191,7 +192,7 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
 def _list_snapshots(
     paths: Sequence[str], *, includes_formatted: bool
 ) -> dict[str, list[SegmentFile]]:
-    """Return the snapshots in each metadata log directory, newest first.
+    """Return the metadata snapshots in each metadata log directory, newest first.
 
     With `includes_formatted`, formatted directories without a metadata log are included.
     """
@@ -213,7 +214,8 @@ def _list_snapshots(
             for entry in sorted(entries, key=lambda entry: entry.name, reverse=True)
             if is_metadata_snapshot(entry.name) or entry.name == BOOTSTRAP_CHECKPOINT
         ]
-        # The bootstrap checkpoint sorts after all digits, and is used only if nothing else exists.
+        # Put the bootstrap checkpoint last. It is used only if no other snapshot and no record
+        # exists.
         snapshots[directory] = sorted(
             files, key=lambda file: file.log_path.endswith(BOOTSTRAP_CHECKPOINT)
         )
@@ -244,10 +246,10 @@ class _TopicReader:
     def read_metadata_log(
         self, directory: str, snapshots: Sequence[SegmentFile], segments: Sequence[SegmentFile]
     ) -> None:
-        """Read a metadata log: its newest complete snapshot, and the log after it.
+        """Read a metadata log: its newest complete snapshot, and the records after it.
 
-        If both are empty, as after formatting, the active controller starts with the bootstrap
-        records (``QuorumController.completeActivation``).
+        If there are no such records, as after formatting, the active controller starts with the
+        bootstrap records (``QuorumController.completeActivation``).
         """
         state, start, name, records = _ClusterState(), 0, None, 0
         bootstraps = [file for file in snapshots if file.log_path.endswith(BOOTSTRAP_CHECKPOINT)]
@@ -328,7 +330,7 @@ class _TopicReader:
             self.metadata.sources.append(Source(directory, None, records, log.end_offset))
 
     def _replay(self, log: TopicLog, path: str, add: Callable[[LogRecord], None]) -> int:
-        """Pass every record of a log to `add`; return their number."""
+        """Pass every record of a log to `add`; return the number of records."""
         count = 0
         for record in log.records():
             count += 1

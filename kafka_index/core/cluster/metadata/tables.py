@@ -32,7 +32,8 @@ Row = dict[str, object]
 
 _RECOVERY = ("recovered", "recovering")
 
-#: Attribute with the content of a topic; None if the topic was not found.
+#: The attribute of `ClusterMetadata` with the content of each topic; its value is None if the topic
+#: was not found.
 _CONTENT = {
     CLUSTER_METADATA_TOPIC: "cluster",
     CONSUMER_OFFSETS_TOPIC: "groups",
@@ -45,7 +46,7 @@ _LIST_TYPES = {"ids": pa.list_(pa.int32()), "names": _NAME_LIST}
 
 
 def _field_values(row: Any) -> Row:
-    """Return the fields of a slotted dataclass by name, which is the name of their column."""
+    """Return the fields of a slotted dataclass, keyed by field name, which is the column name."""
     return {name: getattr(row, name) for name in row.__slots__}
 
 
@@ -123,7 +124,7 @@ def _transaction_rows(metadata: ClusterMetadata) -> list[Row]:
 
 
 def _producer_rows(metadata: ClusterMetadata) -> list[Row]:
-    """Return transactional producers, and the last allocated block of producer IDs."""
+    """Return rows for transactional producers and the last allocated block of producer IDs."""
     unknown: Row = dict.fromkeys(_PRODUCERS.names)
     rows: list[Row] = [
         {
@@ -162,7 +163,7 @@ def _remote_segment_rows(metadata: ClusterMetadata) -> list[Row]:
 
 
 def _parse_schema(columns: str, **types: pa.DataType) -> pa.Schema:
-    """Parse a schema of ``name:type`` words; `types` has the type of a name without a type."""
+    """Parse columns ``name:type``; for a column without a type, `types` has the type."""
     types_by_name = _LIST_TYPES | types
     fields = []
     for declaration in columns.split():
@@ -188,7 +189,7 @@ _MEMBER = pa.struct(
 
 @dataclass(frozen=True, slots=True)
 class MetadataTable:
-    """A table of ``--what``, and the topics that it needs."""
+    """A table that ``--what`` selects, and the internal topics from which it is built."""
 
     name: str
     topics: tuple[str, ...]
@@ -309,8 +310,8 @@ _LAG = (
     "group:string topic:string partition:int32 committed_offset:int64 log_end_offset:int64 "
     "lag_records:int64 lag_ms:int64 commit_timestamp_ms:int64 record_timestamp_ms:int64 "
 )
-#: Schemas of consumer lag at the log ends, and at each commit. Both tables also require the logs of
-#: the topics.
+#: Schemas of consumer lag at the log ends, and at the time of each commit. Both tables also require
+#: the logs of the consumed topics.
 LAG_TABLES: Final = {
     "lag": _parse_schema(_LAG + "max_timestamp_ms:int64 reason:string"),
     "lag-history": _parse_schema(_LAG + "reason:string"),

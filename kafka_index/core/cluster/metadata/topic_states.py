@@ -1,8 +1,8 @@
 """Groups, transactions and remote segments, from the records of internal topics.
 
 Records of ``__consumer_offsets`` are validated when they are read, and stored as bytes by key. They
-are decoded at the end, because most are overwritten. Transactional commits take effect at their
-transaction marker.
+are decoded at the end, because most of them are superseded by later records. Transactional commits
+take effect at their transaction marker.
 
 Sources: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
 ``GroupMetadataManager.replay``; ``TransactionStateManager.loadTransactionMetadata`` and
@@ -70,8 +70,8 @@ class CommittedOffset:
     """An offset that a group committed for a partition.
 
     Since 4.1, records of groups that use topic IDs contain the topic ID. `leader_epoch` is the
-    leader epoch of the last consumed record. Only old records have an expiration timestamp.
-    `record_offset` is the offset of the record in ``__consumer_offsets``.
+    leader epoch of the last consumed record. Only records of old versions have an expiration
+    timestamp. `record_offset` is the offset of the record in ``__consumer_offsets``.
     """
 
     group: str
@@ -88,7 +88,7 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of a group; partitions are pairs of topic name or ID, and partition number."""
+    """A member of a group; its partitions are pairs of a topic name or topic ID, and a number."""
 
     member_id: str
     instance_id: str | None = None
@@ -103,8 +103,8 @@ class GroupMember:
 class Group:
     """A group: ``classic``, ``consumer``, ``share`` or ``streams``.
 
-    `epoch` is the generation of a classic group, or the group epoch. It is None if the group only
-    commits offsets.
+    `epoch` is the generation of a classic group, or the group epoch. `epoch` is None if the group
+    only commits offsets.
     """
 
     name: str
@@ -136,7 +136,7 @@ class GroupState(TopicState):
         self._pending: dict[int, dict[bytes, _StoredRecord]] = defaultdict(dict)
 
     def add(self, record: LogRecord) -> None:
-        """Apply a record, or the marker that ends a transaction.
+        """Apply a record, or a transaction marker.
 
         Raises `CorruptRecordError` if the record cannot be read.
         """
@@ -178,7 +178,7 @@ class GroupState(TopicState):
             self._earlier.append((key, record))
 
     def decode(self) -> tuple[list[Group], list[CommittedOffset]]:
-        """Return groups by name, and committed offsets by group, topic and partition.
+        """Return groups sorted by name, and committed offsets by group, topic and partition.
 
         The result includes groups that only commit offsets.
         """
@@ -195,14 +195,14 @@ class GroupState(TopicState):
         return sorted(groups.values(), key=lambda group: group.name), offsets
 
     def earlier_offsets(self) -> list[CommittedOffset]:
-        """Return the superseded commits in the log."""
+        """Return the offset commits in the log that later commits have superseded."""
         return [
             _decode_offset(key, value, record.offset)
             for key, value, record in _decode_records(self._earlier or ())
         ]
 
     def open_offsets(self) -> list[CommittedOffset]:
-        """Return the commits of transactions that are still open, which have no effect yet."""
+        """Return the offset commits of open transactions, which are not effective yet."""
         return [
             _decode_offset(key, value, record.offset)
             for pending in self._pending.values()
@@ -237,7 +237,7 @@ def _decode_offset(key: Struct, value: Struct, record_offset: int) -> CommittedO
 
 
 def _add_group_record(group: Group, name: str, key: Struct, value: Struct) -> None:
-    """Add the content of a record to a group."""
+    """Add the content of a record about a group."""
     member_id = key.text("memberId") if "memberId" in key else ""
     group_type, is_new, _ = name.partition("Group")
     if is_new and group_type:
@@ -306,7 +306,7 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
     (schema,) = [schema for schema in CONSUMER_PROTOCOL if schema.name.endswith(name)]
     reader = MessageReader(data or b"")
     try:
-        # Later versions have additional fields at the end.
+        # Later versions only add fields at the end, which are ignored.
         version = min(reader.int16(), schema.versions.highest)
         return schema.read(reader, version)
     except CorruptRecordError:
@@ -317,10 +317,10 @@ def _protocol_message(name: str, data: bytes | None) -> Struct | None:
 class Transaction:
     """The latest state of a transactional ID; absent IDs, epochs and times are None.
 
-    `client_version` is the ``transaction.version`` with which its producer ended the last
-    transaction. `appended_ms` is when the coordinator wrote the record. The last update of a
-    completed transaction is earlier: it is the time of the decision, before the markers were
-    written.
+    `client_version` is the ``transaction.version`` with which the producer ended the last
+    transaction. `appended_ms` is the time when the coordinator appended the record. For a completed
+    transaction, the last update timestamp is earlier: the time of the decision, before the markers
+    were written.
     """
 
     transactional_id: str
@@ -338,7 +338,7 @@ class Transaction:
 
     @classmethod
     def from_record(cls, key: Struct, value: Struct, appended_ms: int) -> Transaction:
-        """Convert a record with its append time."""
+        """Convert a record that the coordinator appended at `appended_ms`."""
         status = value.integer("transactionStatus")
         is_known = 0 <= status < len(TRANSACTION_STATES)
         return cls(
@@ -393,7 +393,7 @@ class TransactionLogState(TopicState):
 
 
 def transaction_change(record: LogRecord) -> tuple[str, Transaction | None] | None:
-    """Return the transactional ID and state of a record; the state is None if deleted.
+    """Return the transactional ID and state in a record; the state is None if it is deleted.
 
     Returns None for other record types. Raises `CorruptRecordError` if the record cannot be read.
     """
@@ -438,7 +438,7 @@ class RemoteLogState(TopicState):
             self._update(event)
 
     def segments(self) -> list[SegmentEvent]:
-        """Return the segments that are not deleted, by topic, partition and offset."""
+        """Return the segments that are not deleted, sorted by topic, partition and offset."""
         return sorted(
             self._segments.values(),
             key=lambda segment: (
@@ -468,7 +468,7 @@ def _read_type_name(
 ) -> str:
     """Return the name of a record; raise `CorruptRecordError` if a broker cannot read the record.
 
-    `validated_keys` are not validated again.
+    Keys in `validated_keys` are not validated again.
     """
     record_type = codec.record_type(key)
     name = codec.record_name(record_type)
@@ -480,6 +480,6 @@ def _read_type_name(
 
 
 def _unreadable_record_name(value: bytes | None, error: CorruptRecordError) -> str:
-    """Raise `UnknownRecordError` if a record is from a later release, otherwise `error`."""
+    """Raise `UnknownRecordError` if a record is from a later Kafka release, otherwise `error`."""
     REMOTE_LOG_CODEC.decode(value)
     raise error

@@ -1,1 +1,1 @@
-"""Segments in remote storage."""
+"""Remote segments: their metadata events and objects in remote storage."""

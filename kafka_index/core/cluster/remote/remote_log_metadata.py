@@ -1,4 +1,4 @@
-"""The states of remote segments, from ``__remote_log_metadata`` in the log directory.
+"""Read the states of remote segments from ``__remote_log_metadata`` in a log directory.
 
 A record's value consists of a frame version, an API key and a message version, all unsigned
 varints, and the message. Source: Kafka's ``RemoteLogMetadataSerde`` and ``BytesApiMessageSerde``.
@@ -49,10 +49,11 @@ class RemoteSegmentId:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEvent:
-    """The upload of a segment starts (``RemoteLogSegmentMetadataRecord``).
+    """The event that the upload of a segment starts (``RemoteLogSegmentMetadataRecord``).
 
-    Start and end offset are inclusive. `broker_id` is the uploader, `event_timestamp_ms` the time
-    of the record, and `size_bytes` the size of the log. The plugin defines the custom metadata.
+    Start and end offset are inclusive. `broker_id` is the broker that uploads the segment,
+    `event_timestamp_ms` the time of the event, and `size_bytes` the size of the `.log` file. The
+    format of custom metadata depends on the plugin.
     """
 
     id: RemoteSegmentId
@@ -71,7 +72,7 @@ class SegmentEvent:
 
 @dataclass(frozen=True, slots=True)
 class StateEvent:
-    """The state of a segment changes (``RemoteLogSegmentMetadataUpdateRecord``)."""
+    """The event that the state of a segment changes (``RemoteLogSegmentMetadataUpdateRecord``)."""
 
     id: RemoteSegmentId
     topic: str
@@ -83,9 +84,9 @@ class StateEvent:
 
 @dataclass(frozen=True, slots=True)
 class PartitionDeleteEvent:
-    """A partition is being deleted (``RemotePartitionDeleteMetadataRecord``).
+    """The event that a partition is deleted (``RemotePartitionDeleteMetadataRecord``).
 
-    `broker_id` wrote the record. States: 0 marked, 1 started, 2 finished.
+    `broker_id` is the broker that wrote the event. States: 0 marked, 1 started, 2 finished.
     """
 
     topic_id: str
@@ -189,7 +190,7 @@ _PARSERS: Mapping[int, Callable[[Struct], MetadataEvent]] = {
 
 @dataclass(frozen=True, slots=True)
 class MetadataRecord:
-    """A record of the topic, with its partition and offset."""
+    """A record of ``__remote_log_metadata``, with its partition and offset."""
 
     partition: int
     offset: int
@@ -198,11 +199,12 @@ class MetadataRecord:
 
 @dataclass(slots=True)
 class RemoteLogMetadata:
-    """The state of remote segments after all events.
+    """The state of remote segments after all remote log metadata events.
 
-    `segments` has the first event of each segment, with the last state. Topic names are by ID.
-    `partitions` has topic ID and partition of all events; all segments of these partitions are
-    known. `uploaded_to` is the largest end offset of a completed upload.
+    `segments` has the upload event of each segment, with the latest state of the segment. `topics`
+    has topic names by topic ID. `partitions` has topic ID and number of each partition with events;
+    all segments of these partitions are known. `uploaded_to` has the largest end offset of a
+    completed upload in each partition.
     """
 
     segments: dict[RemoteSegmentId, SegmentEvent] = field(default_factory=dict)
@@ -212,7 +214,7 @@ class RemoteLogMetadata:
 
     @classmethod
     def from_events(cls, events: Iterable[MetadataEvent]) -> RemoteLogMetadata:
-        """Apply events; events of one partition must be in offset order."""
+        """Apply events; the events about a partition must be in offset order."""
         metadata = cls()
         for event in events:
             metadata._apply(event)
@@ -236,10 +238,10 @@ class RemoteLogMetadata:
 
 
 def read_remote_log_metadata(segments: Sequence[SegmentFile]) -> Iterator[MetadataRecord]:
-    """Yield the records of the topic from its logs, sorted by partition and offset.
+    """Yield the records of ``__remote_log_metadata``, sorted by partition and offset.
 
-    Raises `CorruptLogError` if a log is corrupt or a record cannot be parsed, because the later
-    events are then unknown. Raises `InputError` if a log cannot be read.
+    Raises `CorruptLogError` if a log is corrupt or a record cannot be parsed, because events would
+    be missing. Raises `InputError` if a log cannot be read.
     """
     decoder = RecordDecoder(shared_budget(DEFAULT_MAX_DECOMPRESSED_BYTES))
     for segment in segments:

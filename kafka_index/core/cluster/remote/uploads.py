@@ -1,8 +1,8 @@
-"""Remote segments: the objects of each segment, and its completed or unfinished upload.
+"""List the objects of remote segments, and find their completed and unfinished uploads.
 
-The offsets and leader epochs of an upload are in ``__remote_log_metadata``. For a partition without
-events, they are in the manifest, or in Kafka's LocalTieredStorage, which has no manifests, in the
-log.
+The offsets and leader epochs of an upload are in the events of ``__remote_log_metadata``. If a
+partition has no events, they are read from the manifest. Kafka's LocalTieredStorage has no
+manifests, so there they are read from the log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from kafka_index.core.fs.uris import (
 )
 from kafka_index.core.log.scan.segment_scan import ByteStreamSource
 
-# The objects of a completed upload, in the order in which they are written.
+# The suffixes of the objects of a completed upload, in the order in which they are written.
 _COMPLETE_SUFFIXES = {
     Layout.LOCAL: (
         LOG_SUFFIX,
@@ -49,17 +49,17 @@ _COMPLETE_SUFFIXES = {
     ),
     Layout.AIVEN: (LOG_SUFFIX, INDEXES_SUFFIX, MANIFEST_SUFFIX),
 }
-# The index object of a segment that Aiven's plugin stored as rows of an Iceberg table.
+# Matches the index object of a segment that Aiven's plugin stored as rows of an Iceberg table.
 _ICEBERG = re.compile(rf"(?:.*/)?metadata/{UUID_PATTERN}\.puffin")
 _ICEBERG_REASON = "the segment is in Iceberg format, which stores table rows instead of batches"
 
 
 @dataclass(slots=True)
 class RemoteObjects:
-    """The objects of one segment, whose key is below `root`, a path or URI.
+    """The objects of one remote segment; their key is relative to `root`, a path or URI.
 
-    Sizes are in bytes, by suffix. `log_mtime_ns` (0 if unknown) and `log_version` (the ETag) belong
-    to the log object.
+    `sizes` has the size of each object in bytes, keyed by suffix. `log_mtime_ns` (0 if unknown) and
+    `log_version` (the ETag) are of the object with the log.
     """
 
     root: str
@@ -71,7 +71,7 @@ class RemoteObjects:
 
     @property
     def name(self) -> str:
-        """Path or URI of the objects without suffix."""
+        """Path or URI of the objects, without the suffix."""
         return f"{self.root}/{self.key.name}"
 
     @property
@@ -80,16 +80,16 @@ class RemoteObjects:
 
     @property
     def missing(self) -> list[str]:
-        """The suffixes of objects that are missing for a completed upload."""
+        """The suffixes of missing objects, which a completed upload would have written."""
         return [suffix for suffix in _COMPLETE_SUFFIXES[self.layout] if suffix not in self.sizes]
 
     def path(self, suffix: str, limit_bytes: int | None = None) -> str:
-        """Return the path for opening a file of the segment; its log can end at `limit_bytes`."""
+        """Return the path to open a file of the segment; a log can be limited to `limit_bytes`."""
         return segment_path(self.layout, self.root, self.key, suffix, limit_bytes)
 
 
 def list_remote_objects(options: TieredOptions) -> tuple[list[RemoteObjects], list[Skipped]]:
-    """List the segments with objects below the given folders, and the skipped objects.
+    """List the remote segments in the folders of tiered storage, and the skipped objects.
 
     Raises `InputError` if a folder does not exist, cannot be listed, or contains only Iceberg
     tables.
@@ -151,9 +151,9 @@ def _parse_path(path: str, options: TieredOptions) -> tuple[Layout, SegmentKey, 
 def topic_names(
     objects: Mapping[str, Sequence[RemoteObjects]], known_names: Mapping[str, str]
 ) -> tuple[dict[str, str], list[Skipped]]:
-    """Return the names of topics by ID, and the topics without a name.
+    """Return topic names keyed by topic ID, and the skipped topics whose names are unknown.
 
-    `known_names` are names by ID, from events and log directories.
+    `known_names` has topic names by topic ID, from metadata events and log directories.
     """
     names: dict[str, str] = {}
     skipped = []
@@ -178,11 +178,12 @@ def choose_topic_ids(
     local_ids: Mapping[str, str],
     requested: Sequence[str],
 ) -> dict[str, str]:
-    """Return the topic ID to use for each name.
+    """Return the topic ID to read for each topic name.
 
-    `latest_upload_ns` is the time of each ID's last upload. `local_ids` has the IDs of topics with
-    partition directories, which take precedence. Raises `InputError` if a `requested` ID is
-    unknown, or two requested IDs have the same name.
+    By default, this is the topic ID with the latest upload (`latest_upload_ns`). The ID of a topic
+    with partition directories (`local_ids`) takes precedence, and a `requested` ID takes precedence
+    over both. Raises `InputError` if a requested ID is unknown, or two requested IDs have the same
+    topic name.
     """
     ids: dict[str, list[str]] = defaultdict(list)
     for topic_id, name in names.items():
@@ -213,7 +214,7 @@ def _read_topic_name(segments: Sequence[RemoteObjects]) -> str | None:
         except KafkaIndexError as error:
             if is_retriable(error):
                 raise
-            # Another manifest may be valid; the listing of the segment reports this error.
+            # Try the manifests of other segments. This error is reported when the uploads are read.
             continue
     return None
 
@@ -229,11 +230,11 @@ _STATE_REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A completely uploaded segment.
+    """A remote segment whose upload completed.
 
-    Start and end offset are inclusive, leader epochs ascend, and the size is the size of the log.
-    `uploaded_ms` is the start time of the upload, or in LocalTieredStorage without events, the
-    modification time.
+    Start and end offset are inclusive. Leader epochs ascend. `size_bytes` is the size of the log.
+    `uploaded_ms` is the start time of the upload. For LocalTieredStorage without events, it is the
+    modification time of the log.
     """
 
     objects: RemoteObjects
@@ -247,10 +248,10 @@ class Upload:
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedUpload:
-    """A segment whose upload did not complete, or whose objects were damaged later.
+    """A remote segment whose upload did not complete, or whose objects were damaged later.
 
-    If the log continues after the segment, and no other segment has its offsets, the objects were
-    damaged.
+    If the log continues after the segment, and no other segment contains its offsets, the upload
+    had completed and the objects were damaged.
     """
 
     objects: RemoteObjects
@@ -264,10 +265,10 @@ class UnfinishedUpload:
 def uploads_from_events(
     objects: Sequence[RemoteObjects], metadata: RemoteLogMetadata, template: RemoteObjects
 ) -> tuple[list[Upload], list[Skipped]]:
-    """Return the completed uploads of one partition by its events, and the skipped objects.
+    """Return the completed uploads of one partition according to events, and skipped objects.
 
-    The result includes completed uploads without objects; reading them fails. The location of
-    missing objects is derived from `template`, the objects of any segment.
+    The result includes completed uploads whose objects are missing, so that reading them fails. The
+    location of missing objects is derived from `template`, the objects of any segment.
     """
     by_id = {_segment_id(segment): segment for segment in objects}
     skipped = []
@@ -301,7 +302,7 @@ def uploads_from_events(
 def uploads_from_objects(
     objects: Iterable[RemoteObjects],
 ) -> tuple[list[Upload], list[UnfinishedUpload]]:
-    """Return the completed uploads among segments without events, from their objects."""
+    """For segments without metadata events, return completed and unfinished uploads by objects."""
     unfinished = []
     complete = []
     for segment in objects:
@@ -311,7 +312,7 @@ def uploads_from_objects(
         else:
             complete.append(segment)
     uploads = []
-    # Concurrently, because each upload takes a round trip.
+    # Read the uploads concurrently, because each takes at least one round trip.
     with ThreadPoolExecutor(_REQUESTS, thread_name_prefix="tiered") as pool:
         for segment, upload in zip(complete, pool.map(_read_upload, complete), strict=True):
             if isinstance(upload, Upload):
@@ -322,7 +323,7 @@ def uploads_from_objects(
 
 
 def same_content(earlier_upload: RemoteObjects, later_upload: RemoteObjects) -> bool:
-    """Return whether the logs of two segments have the same bytes."""
+    """Return whether the logs of two remote segments have the same bytes."""
     paths = [objects.path(LOG_SUFFIX) for objects in (earlier_upload, later_upload)]
     logs = [store_of(path).open(path) for path in paths]
     with closing(logs[0]), closing(logs[1]):
@@ -337,14 +338,14 @@ def same_content(earlier_upload: RemoteObjects, later_upload: RemoteObjects) -> 
 
 
 def read_epochs(objects: RemoteObjects) -> tuple[EpochEntry, ...]:
-    """Return the leader epochs of a log up to the end of a segment."""
+    """Return the leader epochs in a segment's checkpoint: those of the log up to its end."""
     path = objects.path(EPOCHS_SUFFIX)
     text = store_of(path).read(path).decode("utf-8", "replace")
     return tuple(parse_leader_epoch_checkpoint(text, path=path))
 
 
 def end_position(upload: Upload, end_offset: int) -> int:
-    """Return the position in the log after the batch with the last offset, `end_offset`."""
+    """Return the position of the first batch above `end_offset`, or the size of the log."""
     path = upload.objects.path(LOG_SUFFIX)
     with closing(store_of(path).open(path)) as log:
         source = ByteStreamSource(
@@ -400,7 +401,7 @@ def _upload_from_log(objects: RemoteObjects) -> Upload:
             )
         size_bytes = log.size_bytes
     log_epochs = read_epochs(objects)
-    # Keep the epoch of the first offset, and all later epochs.
+    # Keep the epoch of the segment's first offset, and all later epochs.
     first_entry = sum(entry.start_offset <= start_offset for entry in log_epochs) - 1
     epochs = tuple(
         EpochEntry(entry.epoch, max(entry.start_offset, start_offset))
@@ -418,7 +419,7 @@ def _upload_from_log(objects: RemoteObjects) -> Upload:
 
 
 def _missing_objects(event: SegmentEvent, template: RemoteObjects) -> RemoteObjects:
-    """Return a segment without objects, whose key is derived from its event."""
+    """Return a segment without objects; its key is derived from its event and `template`."""
     key = replace(
         template.key,
         topic_id=event.id.topic_id,
@@ -435,6 +436,6 @@ def _segment_id(objects: RemoteObjects) -> RemoteSegmentId:
 
 
 def _main_path(objects: RemoteObjects) -> str:
-    """Return the path of an object of the segment, preferably its log."""
+    """Return the path of an existing object of the segment, preferably its log."""
     suffixes = (LOG_SUFFIX, MANIFEST_SUFFIX, *objects.sizes)
     return objects.name + next(suffix for suffix in suffixes if suffix in objects.sizes)
