@@ -108,8 +108,7 @@ class _Batches(NamedTuple):
 
 @dataclass(slots=True)
 class _DataLog:
-    """A data log, that is, not of ``__transaction_state``: transactional batches and end offset.
-    """
+    """A log not of ``__transaction_state``: its transactional batches and current end offset."""
 
     log: BackupLog
     batches: _Batches

@@ -1,4 +1,4 @@
-"""Engines: their protocols, the distribution of tasks over Spark jobs and bins, and threads.
+"""Engines: protocols, the distribution of tasks over Spark jobs and bins, and the thread engine.
 
 The thread engine runs tasks in threads of this process: kernels release the GIL.
 """
@@ -22,7 +22,7 @@ from kafka_index.core.fs.uris import select_remote
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-#: Tasks per worker in the largest job of `JobSizes.GROWING`.
+#: Maximum number of tasks per worker in a job of `JobSizes.GROWING`.
 MAX_TASKS_PER_WORKER = 4
 #: Column with the bin of a task.
 BIN = "bin"
@@ -33,7 +33,8 @@ COST_BYTES = 2 << 20
 _BIN_BYTES = 256 << 20
 _SMALL_BIN_BYTES = 16 << 20
 _TARGET_BINS = 64
-# A failed run loses the current job, which should be a small part of a large run.
+# If a run fails, the results of its current job are lost, so a job should be a small part of a
+# large run.
 _MAX_JOBS = 64
 _MIN_JOB_BYTES = 16 << 30
 _MAX_JOB_BYTES = 1 << 40
@@ -52,12 +53,12 @@ class JobSizes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SplittableTask(Generic[Result]):
-    """A task that threads can share.
+    """A task whose parts can run on several threads.
 
     Attributes
     ----------
     parts : sequence of callable
-        At least one; each part is called with the attempt ID and returns a partial result.
+        One or more parts. Each part is called with the attempt ID, and returns a partial result.
     join : callable
         Called with all partial results, in order, and the attempt ID; returns the result.
     """
@@ -75,7 +76,7 @@ class SplittableTask(Generic[Result]):
 
 @dataclass(frozen=True, slots=True)
 class TaskSplitter(Generic[Task, Result]):
-    """A function for `Workers.run` whose tasks threads can share; Spark runs complete tasks."""
+    """A function for `Workers.run` that splits tasks into parts for threads, but not on Spark."""
 
     split: Callable[[Task], SplittableTask[Result]]
 
@@ -91,19 +92,19 @@ class Listener(Protocol):
         return new_run_id()
 
     def on_plan(self, count: int, size_bytes: int | None, nouns: tuple[str, str]) -> None:  # noqa: ARG002, for subclasses
-        """Receive the total amount of work: a count, its singular and plural noun, and bytes."""
+        """Receive the total amount of work: a count, the noun (singular and plural), and bytes."""
         return
 
     def on_begin(self) -> None:
-        """Receive the start of the work, after the engine has started."""
+        """Receive a notification that work starts, after the engine has started."""
         return
 
     def on_done(self, count: int, size_bytes: int = 0) -> None:  # noqa: ARG002, as above
-        """Receive an amount of completed work; called from any thread."""
+        """Receive an amount of newly completed work; called from any thread."""
         return
 
     def on_units(self, completed_units: int, total_units: int) -> None:  # noqa: ARG002, for subclasses
-        """Receive the number of completed progress units; called from any thread."""
+        """Receive the total number of completed progress units; called from any thread."""
         return
 
     def on_note(self, text: str) -> None:  # noqa: ARG002
@@ -115,7 +116,7 @@ class _SilentListener(Listener):
     pass
 
 
-#: Used by runs without progress display.
+#: The listener of runs that do not display progress.
 SILENT = _SilentListener()
 
 
@@ -132,7 +133,7 @@ class Workers(Protocol):
 
     @property
     def driver_bytes(self) -> int:
-        """Bytes of tasks sent, and of results received, by this process."""
+        """Total bytes of tasks that this process sent, and of results that it received."""
 
     def stop(self) -> None:
         """Cancel all runs of these workers; called from any thread."""
@@ -149,10 +150,10 @@ class Workers(Protocol):
         units: int | None = None,
         result_bytes: int = 0,
     ) -> Generator[Result, None, None]:
-        """Yield the results of a function over tasks, starting when the first one is requested.
+        """Run a function over tasks when the first result is requested, and yield the results.
 
-        Closing the generator cancels the run, and so does an exception of the function. Tasks, the
-        function and results are small and picklable. Tasks start in the given order.
+        Closing the generator cancels the run, and so does an exception that the function raises.
+        Tasks, the function and results are small and picklable. Tasks start in the given order.
 
         Parameters
         ----------
@@ -163,14 +164,14 @@ class Workers(Protocol):
             and is unique among concurrent attempts. Threads share one function; each Spark task has
             a copy. Threads share the parts of a task if the function is a `TaskSplitter`.
         sizes : sequence of int
-            Bytes per task.
+            Size of each task in bytes.
         description : str
             Description of a job, with a placeholder for the number of tasks, such as ``verify {:,}
             partitions``, and optionally a placeholder ``{size}`` for the bytes of these tasks.
         jobs : JobSizes
             How tasks are divided into Spark jobs.
         ordered : bool
-            Yield results in the order of tasks, not as tasks complete.
+            Yield results in the order of tasks instead of the order of completion.
         units : int, optional
             Number of progress units of the run, by default one per task.
         result_bytes : int
@@ -187,7 +188,7 @@ class Engine(Protocol):
 
     @property
     def threads(self) -> int | None:
-        """The number of threads of this process, if the user has chosen it."""
+        """The number of threads in this process, None if the user has not specified it."""
         return None
 
     def start(
@@ -220,7 +221,7 @@ class Engine(Protocol):
         Raises
         ------
         KafkaIndexError
-            The engine does not start; on exit, a task has failed.
+            The engine does not start; or on exit from the context, if a task has failed.
         """
 
 
@@ -228,8 +229,8 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
     """Assign each item to a bin so that all bins have about the same load.
 
     `overhead` is the fixed cost of an item, in the unit of `sizes`. If there are fewer items than
-    bins, some bins are empty. Greedy: each item, largest first, is added to the bin with the
-    smallest load. So no bin exceeds the smallest bin by more than one item.
+    bins, some bins are empty. The algorithm is greedy: each item, largest first, is added to the
+    bin with the smallest load. So the loads of two bins differ by at most the cost of one item.
     """
     if bins < 1:
         raise ValueError(f"tasks need one bin or more, not {bins}")
@@ -243,7 +244,7 @@ def balance(sizes: Sequence[float], bins: int, *, overhead: float = 1) -> list[i
 
 
 def count_bins(tasks: int, cost: int) -> int:
-    """Return the number of bins for tasks; the unit of `cost` is the time to read one byte."""
+    """Return the number of bins for tasks; a `cost` of 1 is the time to read one byte."""
     bin_bytes = min(max(cost // _TARGET_BINS, _SMALL_BIN_BYTES), _BIN_BYTES)
     return max(min(tasks, -(-cost // bin_bytes)), 1)
 
@@ -270,7 +271,7 @@ def split_jobs(costs: Sequence[int], jobs: JobSizes, workers: int) -> Iterator[t
 
 
 def job_bytes(total_bytes: int) -> int:
-    """Return the maximum cost of a job: many bins, but a small part of a large run."""
+    """Return the maximum cost of a job, which has many bins but is a small part of a large run."""
     return min(max(_MIN_JOB_BYTES, total_bytes // _MAX_JOBS), _MAX_JOB_BYTES)
 
 
@@ -282,15 +283,16 @@ def new_run_id() -> str:
 Job = TypeVar("Job")
 
 _MIN_RUNNING_JOBS, _MAX_RUNNING_JOBS = 2, 32
-# Spark prefers the first running job. Bins of later jobs fill idle cores.
+# Start further jobs until running jobs have this number of bins per core. Spark prefers the first
+# running job, and the bins of later jobs fill idle cores.
 _BINS_PER_CORE = 2
 
 
 class Overlap(Generic[Job, Result]):
-    """Runs several jobs concurrently; all are cancelled when the context ends.
+    """Runs several jobs concurrently; running jobs are cancelled when the context ends.
 
     `bins_of` returns the number of bins of a job. Iteration yields the results in order, and raises
-    the error of the first failed job. A job starts when earlier results have been consumed.
+    the error of the first failed job. The number of jobs whose results are not consumed is limited.
     """
 
     def __init__(
@@ -340,7 +342,7 @@ class Overlap(Generic[Job, Result]):
 
 @dataclass(frozen=True, slots=True)
 class ThreadEngine:
-    """The thread engine, by default with one thread per core, or two threads for remote inputs."""
+    """The thread engine, by default with one thread per core, or two per core for remote inputs."""
 
     threads: int | None = None
     on_spark = False
@@ -365,20 +367,20 @@ class ThreadEngine:
 
 
 def _default_threads(inputs: Iterable[str]) -> int:
-    """Return one thread per core, or two for remote inputs, since reads wait half of the time."""
+    """Return the number of threads: one per core, or two for remote inputs, as their reads wait."""
     return (os.cpu_count() or 1) * (2 if select_remote(inputs) else 1)
 
 
 def map_requests(
     function: Callable[[Task], Result], tasks: Sequence[Task], *, threads: int, name: str
 ) -> Generator[Result, None, None]:
-    """Yield the results of a function over tasks in order, on threads that mostly wait."""
+    """Run a function over tasks on threads that mostly wait, and yield the results in order."""
     with ThreadEngine(threads).start(name) as workers:
         yield from workers.run(tasks, lambda task, _: function(task), ordered=True)
 
 
 class ThreadWorkers:
-    """Thread workers; each run starts `count` separate threads."""
+    """Workers that run tasks on threads; each run starts `count` threads of its own."""
 
     in_process = True
     driver_bytes = 0
@@ -412,7 +414,7 @@ class ThreadWorkers:
             self._runs.remove(run)
 
     def stop(self) -> None:
-        """Cancel the runs whose results are no longer consumed."""
+        """Cancel the runs that are still in progress."""
         for run in list(self._runs):
             run.shutdown()
 
@@ -432,7 +434,7 @@ class _RunningTask(Generic[Result]):
 
 
 class _Run(Generic[Task, Result]):
-    """A run of tasks on threads, which starts few tasks before earlier results are consumed."""
+    """A run of tasks on threads; it starts only a few tasks before earlier results are consumed."""
 
     def __init__(
         self,
@@ -456,7 +458,7 @@ class _Run(Generic[Task, Result]):
         self._alive = 0
 
     def results(self, *, ordered: bool) -> Generator[Result, None, None]:
-        """Yield the results; then raise the error that ended the run early, if any."""
+        """Yield the results; if an error ended the run early, raise it after these results."""
         pending_results: dict[int, Result] = {}
         next_number = 0
         try:
@@ -498,8 +500,8 @@ class _Run(Generic[Task, Result]):
                         self._changed.wait()
                     return self._done.popleft() if self._done else None
             except BaseException as error:
-                # After a signal, running parts finish, and their results are yielded. A second
-                # signal aborts.
+                # After a signal, wait for running parts, and yield their results. A second signal
+                # aborts the wait.
                 if self._error is not None:
                     raise
                 with self._changed:
@@ -517,7 +519,7 @@ class _Run(Generic[Task, Result]):
         self._changed.notify_all()
 
     def _next_part(self) -> tuple[_RunningTask[Result], int] | None:
-        """Wait for a part to run; return None if no part is left."""
+        """Wait for a part that can be run; return None if no part is left."""
         with self._changed:
             while not self._is_stopped:
                 if self._parts:

@@ -1,4 +1,4 @@
-"""Requests: the parameters of a command as a dataclass of typed fields.
+"""Requests: a request is a dataclass with the parameters of a command as typed fields.
 
 Command-line options and ``spark-submit`` options are derived from the fields. Python functions
 build the same requests from their arguments. The `Kind` of a field converts its value.
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _PARAMETER = "parameter"
 # A field name in a message.
 _FIELD = re.compile(r"\{(\w+)\}")
-#: Accepted forms of a time, for help texts.
+#: The accepted forms of a time, for help texts.
 TIME_HELP = (
     "TIME is an ISO 8601 time or date (UTC without a zone), now, today, yesterday, or relative "
     "(-90m, -36h, -7d). It may also be milliseconds since 1970 (ms:N if N looks like seconds)."
@@ -40,7 +40,7 @@ TIME_HELP = (
 
 
 class Group(Enum):
-    """Sections of a command's help, with their titles, in order."""
+    """The sections of a command's help with their titles, in display order."""
 
     INPUT = "Input"
     SELECTION = "Selection"
@@ -58,15 +58,15 @@ class Group(Enum):
 class ArgumentError(ConfigError):
     """An invalid combination of arguments.
 
-    The message has field names in braces. `name_fields` replaces them by option names; without it,
-    they are Python argument names.
+    The message contains field names in braces. `name_fields` replaces them with option names.
+    Without `name_fields`, they are Python argument names.
     """
 
     def name_fields(self, name_of: Callable[[str], str]) -> None:
         self.message = _FIELD.sub(lambda match: name_of(match[1]), self.message)
 
     def __str__(self) -> str:
-        """Return the message with field names, which are also the Python argument names."""
+        """Return the message with field names, which are also the names of Python arguments."""
         return _FIELD.sub(r"\1", super().__str__())
 
 
@@ -77,7 +77,7 @@ class OptionSpec:
     Attributes
     ----------
     names : tuple of str
-        Such as ``("--quiet", "-q")``.
+        Names of the option, such as ``("--quiet", "-q")``.
     choices : tuple of str
         The allowed values, if restricted.
     is_multiple : bool
@@ -99,7 +99,7 @@ class OptionSpec:
 
 
 class Kind:
-    """A parameter type: converts option text and Python arguments."""
+    """The kind of a parameter: it converts option texts and Python arguments."""
 
     metavar: str | None = None
     is_flag = False
@@ -135,7 +135,7 @@ class Kind:
         )
 
     def combine(self, values: Sequence[Any]) -> Any:
-        """Combine the values of all options of a field; the value of a missing option is None."""
+        """Combine the values of all options of a field; an option without a value has None."""
         return values[0]
 
 
@@ -178,7 +178,7 @@ class Request:
         """Reject invalid combinations of fields."""
 
     def refuse(self, message: str, **details: Any) -> None:
-        """Raise `ArgumentError` for a combination of fields; the message has names in braces."""
+        """Raise `ArgumentError` for a combination of fields, whose names are in braces."""
         raise ArgumentError(message, **details)
 
     @classmethod
@@ -189,7 +189,7 @@ class Request:
         name_of: Callable[[str], str] = str,
         now: int | None = None,
     ) -> Self:
-        """Build a request; a value of None sets a field only if its default is None.
+        """Build a request; a value of None is not converted if the default of its field is None.
 
         Parameters
         ----------
@@ -227,7 +227,7 @@ _Request = TypeVar("_Request", bound=Request)
 
 
 def parameters(request_class: type[Request]) -> dict[str, Parameter]:
-    """Return the parameters of a request class by field name."""
+    """Return the parameters of a request class, keyed by field name."""
     metadata = {
         request_field.name: request_field.metadata for request_field in fields(request_class)
     }
@@ -323,7 +323,7 @@ def wrong_value(message: str, expected: str, value: object) -> ConfigError:
 
 
 def input_path(value: object, name: str) -> str:
-    """Convert a path to text; resolve a backup URI to one backup for all reads."""
+    """Convert a path to a string; resolve a backup URI, so that all reads use the same backup."""
     text = path_of(value, name)
     if not text.startswith("backup:"):
         return text
@@ -334,7 +334,7 @@ def input_path(value: object, name: str) -> str:
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """Prefix error messages with the name of an option or argument, unless errors have a path."""
+    """Prefix the messages of errors without a path with the name of an option or argument."""
     try:
         yield
     except (ConfigError, InputError) as error:
@@ -344,7 +344,7 @@ def naming(name: str) -> Iterator[None]:
 
 
 class PathKind(Kind):
-    """A path or URI, as text."""
+    """A path or URI as a string."""
 
     def __init__(self, metavar: str = "PATH") -> None:
         self.metavar = metavar
@@ -354,7 +354,7 @@ class PathKind(Kind):
 
 
 class PathsKind(Kind):
-    """One or several paths; at most one option per command has `takes_more`."""
+    """One or several paths; only one option of a command can have `takes_more`."""
 
     is_multiple = True
 
@@ -446,7 +446,7 @@ class IntegerKind(Kind):
 
 
 class ManyKind(Kind):
-    """Values of another kind: a list in Python, a repeatable option."""
+    """Several values of another kind: a list in Python, a repeatable option on the command line."""
 
     is_multiple = True
 
@@ -595,7 +595,7 @@ class NamesKind(Kind):
 
 
 class TopicsKind(Kind):
-    """Topics: a regular expression for the full name, or a list of names, as a pattern."""
+    """Topics, converted to a pattern: a regular expression for full names, or a list of names."""
 
     metavar = "REGEX"
     completes = "topics"
@@ -605,7 +605,7 @@ class TopicsKind(Kind):
 
 
 class Moment(int):
-    """A time in ms since the epoch, with its original notation."""
+    """A time in ms since the epoch, with the text from which it was parsed."""
 
     given: object
 

@@ -24,7 +24,7 @@ from kafka_index.core.errors import (
 if TYPE_CHECKING:
     import pandas as pd  # type: ignore[import-untyped]
 
-#: Maximum number of missing ranges in a result; further ranges are only counted.
+#: Maximum number of missing offset ranges in a result; further ranges are only counted.
 MAX_GAPS = 100
 _TEXT_ROWS, _HTML_ROWS = 12, 50
 _TEXT_WIDTH, _CELL_WIDTH = 118, 48
@@ -32,7 +32,7 @@ _GAP = "  "
 _StatusValue = TypeVar("_StatusValue", bound=StrEnum)
 
 
-#: The first columns of reports about partitions or files.
+#: The first columns of every report about partitions or files.
 _FIRST_COLUMNS = (
     ("topic", pa.string()),
     ("partition", pa.int32()),
@@ -47,7 +47,7 @@ _FIRST_COLUMNS = (
 def report_schema(
     columns: Iterable[tuple[str, pa.DataType]], *, required: Iterable[str] = ()
 ) -> pa.Schema:
-    """Return common columns followed by `columns`; columns in `required` are not nullable."""
+    """Return a schema: common columns, then `columns`; columns in `required` are not nullable."""
     required_names = set(required)
     return pa.schema(
         pa.field(name, column_type, nullable=name not in required_names)
@@ -67,21 +67,21 @@ class RunOutcome(StrEnum):
     """The outcome of a completed run."""
 
     DONE = "done"
-    #: The data has errors: something is corrupt, lost or unreadable.
+    #: The data has errors: it is corrupt, lost or unreadable.
     DAMAGE = "damage"
-    #: Permission, disk, memory or network failed; repeating the same call may succeed.
+    #: A permission was missing, or disk, memory or network failed; the same call may succeed later.
     ENVIRONMENT = "environment"
     #: An input, an output or a setting was rejected.
     USAGE = "usage"
 
     @classmethod
     def of_faults(cls, retriable: Iterable[bool]) -> RunOutcome:
-        """Return the outcome of a run; `retriable` has one value per failed part."""
+        """Return the outcome of a run; `retriable` has a value for each error of the run."""
         causes = set(retriable)
         return cls.ENVIRONMENT if True in causes else cls.DAMAGE if causes else cls.DONE
 
     def with_damage(self, places: Sequence[object]) -> RunOutcome:
-        """Return the outcome if there are also corrupt ranges."""
+        """Return the outcome of a run that also found errors in the data, at `places`."""
         return RunOutcome.DAMAGE if places and self is RunOutcome.DONE else self
 
     @property
@@ -104,9 +104,10 @@ class OffsetGap:
     end_offset : int
         End of the range, exclusive.
     is_lost : bool
-        Compaction did not remove the records. If False, the cause is unknown.
+        Whether the records are lost, because compaction did not remove them. If False, the cause of
+        the gap is unknown.
     path, position_bytes
-        The log file and position of the next batch.
+        The `.log` file and the position of the next batch.
     """
 
     topic: str
@@ -134,7 +135,7 @@ class OffsetGap:
 
 @dataclass(frozen=True, slots=True)
 class MissingOffsets:
-    """Missing offsets in the logs that were read: the first ranges, and a count of more ranges."""
+    """Missing offsets in the logs that were read: the first ranges, and a count of other ranges."""
 
     ranges: tuple[OffsetGap, ...] = ()
     more: int = 0
@@ -164,7 +165,7 @@ class MissingOffsets:
 
 
 class Severity(IntEnum):
-    """Severity of a row, a list or a conclusion."""
+    """The severity of a report row, a list or a conclusion."""
 
     GOOD = 0
     NOTABLE = 1
@@ -188,7 +189,7 @@ class Conclusion:
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A row of the status table: status, numbers, size in bytes if any, and meaning."""
+    """A row of the status table: status, numbers, optional size in bytes, and meaning."""
 
     name: str
     numbers: tuple[int, ...]
@@ -200,7 +201,7 @@ class Status:
 def count_statuses(
     values: Iterable[_StatusValue], meanings: Mapping[_StatusValue, tuple[Severity, str]]
 ) -> list[Status]:
-    """Return a row for each status in `values`, in the order of the meanings."""
+    """Return a row for each status that `values` contains, in the order of the meanings."""
     counts = Counter(values)
     return [
         Status(status.value, (counts[status],), *meaning)
@@ -216,9 +217,9 @@ class Section:
     Attributes
     ----------
     lines : sequence of str
-        The first lines; `total` includes omitted lines.
+        The first lines. `total` is the number of all lines, including omitted lines.
     noun : str, optional
-        Singular of the thing that a line describes, for "and 3 more partitions".
+        Singular noun for what a line describes, for texts such as "and 3 more partitions".
     after : str
         Text after the number of omitted lines.
     is_detail : bool
@@ -239,7 +240,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """The meaning of a value in the column whose values an HTML page counts.
+    """The meaning of a value in a report column whose values an HTML page counts.
 
     `command` is a command line that shows details of a row. Column names are in braces.
     """
@@ -251,7 +252,7 @@ class Meaning:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A plot of a column of the report; a page omits plots without values.
+    """A plot of a report column; an HTML page omits plots without values.
 
     The plot has a bar for each row, or for each ``start_timestamp_ms`` if the rows have times. If
     `is_histogram`, the column contains JSON with the count of each bin by its smallest size.
@@ -270,17 +271,17 @@ class PageColumns:
     Attributes
     ----------
     nouns : str
-        The counted things, such as ``segments``.
+        Plural noun for what is counted, such as ``segments``.
     found_in : tuple of str
-        Columns with findings. A row is counted by its first finding that is not null, and has the
-        worst severity of its findings.
+        Columns with findings. A row is counted under its first finding that is not null. It has the
+        worst severity among its findings.
     meanings : mapping of str to Meaning
         The meanings of findings, best first.
     units, unit_values
         A column, and the values of counted rows. If `units` is None, all rows are counted. If
         `unit_values` is empty, rows with any value are counted.
     weight : str, optional
-        A column with the number of units of a row; by default 1.
+        A column with the number of units that a row represents; by default 1.
     worst_where : str, optional
         A boolean column; a row is bad only if the value is True.
     decided_by : tuple of str and mapping of str to Severity, optional
@@ -316,8 +317,8 @@ class ReportSpec:
         How an HTML page counts the rows; if None, the command has no page.
     is_streamed : bool
         Rows are written to the `ReportSink` while they arrive, because their number is not bounded.
-        The ``rows`` of the result are then all rows for a Python function, and the first notable
-        rows for a command. If False, `Result.to_arrow` returns the rows.
+        In this case, the ``rows`` of the result are all rows if a Python function was called, and
+        the first notable rows if a command was run. If False, `Result.to_arrow` returns the rows.
     """
 
     schema: pa.Schema
@@ -335,7 +336,7 @@ class ReportSink(Protocol):
         """Add the input segments for plots; the iterable is consumed when the page is written."""
 
     def publish(self, conclusion: Conclusion, extra_files: Mapping[str, str]) -> None:
-        """Publish the report durably before the run continues; no more rows may follow.
+        """Publish the report durably before the run continues; afterwards, no rows can be added.
 
         `extra_files` has the contents of files next to a local report, keyed by file name suffix.
         """
@@ -396,7 +397,7 @@ class Result(ABC):
 
     @property
     def facts(self) -> Sequence[str]:
-        """Lines below the status table, each a sentence without a full stop."""
+        """Lines below the status table; each line is a sentence without a full stop."""
         return ()
 
     @property
@@ -406,7 +407,7 @@ class Result(ABC):
 
     @property
     def work_bytes(self) -> int:
-        """Bytes that were read, for the throughput; 0 if unknown."""
+        """Number of bytes that were read, to compute the throughput; 0 if unknown."""
         return 0
 
     @property
@@ -431,12 +432,12 @@ class Result(ABC):
 
     @property
     def unread(self) -> Sequence[str]:
-        """Input entries that were not read, with reasons; if any exists, `ok` is False."""
+        """Input entries that were not read, with reasons; if there are any, `ok` is False."""
         return ()
 
     @property
     def missing_offsets(self) -> MissingOffsets:
-        """Missing offsets in the logs that were read; if any is lost, `ok` is False."""
+        """Missing offsets in the logs that were read; if records are lost, `ok` is False."""
         return MissingOffsets()
 
     @property
@@ -455,7 +456,7 @@ class Result(ABC):
 
     @property
     def summary(self) -> dict[str, object]:
-        """The results for ``--summary``: outcome, counts, bytes."""
+        """The summary of the run for ``--summary``: outcome, counts and sizes."""
         return {
             "command": self.command,
             "outcome": self.outcome.value,
@@ -499,7 +500,7 @@ class Result(ABC):
         return self.to_arrow()
 
     def _format_hidden_count(self, count: int) -> str:
-        """Return the line after the first rows."""
+        """Return the text that replaces rows after the first rows."""
         return f"and {count:,} more rows; to_arrow() returns all rows"
 
     def _conclusion_text(self) -> str:
@@ -515,7 +516,7 @@ class Result(ABC):
         return "; ".join(parts)
 
     def _outcome_word(self) -> str:
-        """Return the outcome in a word."""
+        """Return the outcome as one word."""
         return "ok" if self.ok else self.outcome.value
 
     def __bool__(self) -> bool:
@@ -528,7 +529,7 @@ class Result(ABC):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        """Return the conclusion, counts and first rows, less than a screen."""
+        """Return the conclusion, the counts and the first rows, as text that fits on a screen."""
         table = self._preview_rows()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
         lines = [f"{type(self).__name__}: {printable(self._conclusion_text())}"[:_TEXT_WIDTH]]
@@ -537,7 +538,7 @@ class Result(ABC):
         if table.num_rows > _TEXT_ROWS:
             lines.append(self._format_hidden_count(table.num_rows - _TEXT_ROWS))
         next_line = f"next: {self.next_command}"
-        # A shortened command could not be run.
+        # Omit the command if it is too long, because a shortened command could not be run.
         if self.next_command and len(next_line) <= _TEXT_WIDTH:
             lines.append(next_line)
         return "\n".join(lines)
@@ -571,7 +572,7 @@ class TableResult(Result):
     rows : pa.Table
         The rows.
     ended : RunOutcome
-        Damage or environment if rows have errors.
+        The outcome: damage or environment if rows report errors.
     unread : tuple of str
         Input entries that were not read, with reasons.
     """
@@ -603,7 +604,7 @@ def _pandas_type(arrow_type: pa.DataType) -> object | None:
 
 
 def _format_table(table: pa.Table) -> list[str]:
-    """Format the columns that have values and fit the width."""
+    """Format the columns that have values and fit into the width of the text."""
     rows = _format_cells(table)
     lines = [""] * (len(rows) + 1)
     hidden_columns = 0
