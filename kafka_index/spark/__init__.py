@@ -4,7 +4,7 @@ Spark tasks call the same per-segment functions as threads. The names in `__all_
 module `daemon` is public, too, because a Spark setting contains its name. Everything else in this
 package may change in any release.
 
-Sessions are passed in, and no SparkContext is used, so everything works with Spark Connect too.
+Functions use sessions or DataFrames, but no SparkContext, so they also work with Spark Connect.
 Only `kafka_index.spark.jobs` distinguishes classic sessions from Connect.
 """
 

@@ -693,8 +693,8 @@ class KafkaLogSource(DataSource):
         options = self._parse_options()
         if not options.push_filters:
             return KafkaLogReader(options, schema)
-        # Used only with the option pushFilters: Spark rejects a reader with this method unless
-        # filter pushdown is enabled, and it is disabled by default.
+        # Used only with the option pushFilters. Spark rejects a reader that has a method
+        # pushFilters unless filter pushdown is enabled, and it is disabled by default.
         return FilteringReader(options, schema)
 
     def _parse_options(self) -> SourceOptions:
