@@ -279,7 +279,7 @@ class ExportResult(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Usage for rejected tables or files, environment for failed reads, otherwise damage."""
+        """Usage for a rejected table or file, environment for a failed read; otherwise, damage."""
         if any(row.is_rejected for row in self.partitions):
             return RunOutcome.USAGE
         bad = (ExportStatus.DAMAGED, ExportStatus.FAILED)

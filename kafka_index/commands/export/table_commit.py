@@ -78,7 +78,7 @@ class TableChange:
     removed, added : tuple of str
         Paths of files that the transaction removes from the table, and adds to it.
     versions : mapping of str to int
-        The new versions, by key.
+        The new versions of progress keys.
     """
 
     removed: tuple[str, ...]
@@ -88,7 +88,7 @@ class TableChange:
 
 @dataclass(frozen=True, slots=True)
 class _NewFiles:
-    """The data files to commit, the rows that they replace, and the new versions of the table."""
+    """Data files to commit, ranges of rows to replace, and new versions of progress keys."""
 
     paths: tuple[str, ...]
     replaced: tuple[RowRange, ...]
@@ -107,7 +107,7 @@ class LakeTable(ABC):
 
     @abstractmethod
     def version(self, key: str) -> int | None:
-        """Return the version of a key in the loaded table."""
+        """Return the version of a progress key in the loaded table."""
 
     @abstractmethod
     def has_rows(self, partitions: Collection[int]) -> bool:

@@ -62,7 +62,7 @@ class SchemaUse:
     """Keys or values of a topic that refer to one schema.
 
     `part` is ``key`` or ``value``. `key` is None for records without an ID, and for IDs that are
-    only counted together.
+    not among the first `MAX_KEYS` and only counted together.
     """
 
     topic: str
@@ -282,7 +282,7 @@ class SchemaList(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for missing schemas, unreadable records and lost offsets."""
+        """Damage if schemas are missing, records are unreadable, or offsets are lost."""
         failures = (*self.unread, *self._missing.lost, *self._bad_uses, *self._schemas.unreadable)
         return RunOutcome.of_faults(self._faults.retriable).with_damage(failures)
 

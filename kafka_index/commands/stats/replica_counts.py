@@ -302,7 +302,7 @@ def merge_faults(earlier: Faults, later: Faults) -> Faults:
 class ReplicaPart:
     """Successive segments of a replica, counted by one task; small, and picklable.
 
-    `end_offset` is the base offset of the segment after the part, None at the end of the log.
+    `end_offset` is the base offset of the segment after the part, None for a log's last part.
     """
 
     number: int

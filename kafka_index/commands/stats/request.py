@@ -27,7 +27,7 @@ _MAX_HOT_KEYS = 10_000
 
 
 class StatsBy(StrEnum):
-    """The rows of the statistics."""
+    """What a row of the statistics counts."""
 
     #: A topic, and its replicas at each broker if the input has several brokers.
     TOPIC = "topic"

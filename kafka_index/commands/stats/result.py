@@ -469,7 +469,7 @@ class LogStats(Result):
 
     @property
     def outcome(self) -> RunOutcome:
-        """Damage for corrupt ranges and lost offsets, the environment for failed reads."""
+        """Damage if ranges are corrupt or offsets are lost; environment if a read failed."""
         failures = (*self.unread, *self._missing.lost)
         return RunOutcome.of_faults(self._faults.retriable).with_damage(failures)
 

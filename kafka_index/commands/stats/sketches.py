@@ -26,7 +26,7 @@ Hashes = NDArray[np.uint64]
 SAMPLE_KEYS = 16_384
 #: `HotKeys` counts at least this many keys, and at least this many per hot key.
 _COUNTED_KEYS, _COUNTED_PER_HOT_KEY = 16_384, 8
-#: Added keys are merged once there are this many times as many as counted keys, or once they have
+#: Added keys are merged once their number is this multiple of the counted keys, or their size is
 #: this many bytes.
 _MAX_ADDED_MULTIPLE, _MAX_ADDED_BYTES = 8, 16 << 20
 #: Only the first bytes of a longer key are shown.
@@ -54,7 +54,7 @@ def hash_bytes(values: pa.Array) -> Hashes:
 class KeySample:
     """The keys with the smallest hashes, each with three numbers of its last record.
 
-    Added keys are merged if they exceed the size of a sample, and before a property is read.
+    Added keys are merged if there are more than `SAMPLE_KEYS`, and before a property is read.
     """
 
     def __init__(self) -> None:

@@ -35,7 +35,7 @@ class UnmatchedErrors:
     """Errors of keys and values that do not decode, and whose records thus match no condition.
 
     Errors are stored with offsets only for the last batch, so that `counts` can end within this
-    batch. A search that resumes there reads the batch again.
+    batch. A search that resumes within the batch reads it again.
     """
 
     def __init__(self) -> None:

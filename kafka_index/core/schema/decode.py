@@ -703,7 +703,7 @@ class TypedColumn:
 
 
 def _have_one_type(versions: list[_Version]) -> bool:
-    """Return whether the last version is of the others' type, and can be joined with them."""
+    """Return whether the last version has the type of earlier ones, and can be joined with them."""
     *earlier_versions, last_version = versions
     if not any(last_version.is_version_of(version) for version in earlier_versions):
         return False
@@ -819,7 +819,7 @@ class TypedColumns:
         self.names = self._output_names()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Return the arguments."""
+        """Return a function and its arguments, with which pickle creates the copy."""
         construct = partial(TypedColumns, is_strict=self._is_strict, keeps_raw=self._keeps_raw)
         return construct, (self._source_columns, self._requested_names)
 
