@@ -574,7 +574,7 @@ class StatusCounts:
         self._counts = counts if not len(self._counts) else self._counts + counts
         unmatched_rows = np.flatnonzero(codes == NO_PARTITION)
         if len(unmatched_rows):
-            # A number beyond int64 is not a partition.
+            # A partition number that does not fit into int64 is counted as missing.
             is_missing = None if is_present is None else ~is_present[unmatched_rows]
             unmatched_partitions = pa.array(numbers[unmatched_rows], mask=is_missing)
             self._add_unmatched(

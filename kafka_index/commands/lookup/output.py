@@ -479,7 +479,8 @@ def _csv_schema(split: QuerySplit) -> pa.Schema:
 def _parquet_writer(path: str, schema: pa.Schema, split: QuerySplit) -> pq.ParquetWriter:
     """Open a Parquet file of answers.
 
-    Columns of the queries are dictionary-encoded as in the file of queries, or if they are text.
+    Columns of the queries are dictionary-encoded as in a Parquet file of queries. All columns of
+    CSV or JSON queries are dictionary-encoded.
     """
     import pyarrow.parquet as pq  # noqa: PLC0415, slow to import
 

@@ -159,7 +159,7 @@ class LocalPartition:
 
     @property
     def start_offset(self) -> int | None:
-        """Base offset of the first segment, None if there is none."""
+        """Base offset of the first local segment, None if there is no local segment."""
         return self.segments[0].base_offset if self.segments else None
 
 
@@ -237,7 +237,7 @@ def merge_partition(
 def _clip_below_local(
     readable: Sequence[ReadableSegment], local_start: int | None
 ) -> list[ReadableSegment]:
-    """Return the segments that start below the first local segment, and end them before it."""
+    """Return the segments that start below the first local segment, without its offsets."""
     if local_start is None:
         return list(readable)
     return [

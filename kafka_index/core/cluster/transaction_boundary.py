@@ -51,7 +51,7 @@ _EMPTY, _ONGOING = "Empty", "Ongoing"
 _PREPARED = ("PrepareCommit", "PrepareAbort")
 # The first transaction.version in which producers get a new epoch for each transaction.
 _EPOCH_BUMP = 2
-# Used as the epoch of a replaced producer ID; larger than every epoch.
+# Stands for the epoch of a replaced producer ID; larger than every epoch.
 _REPLACED = 1 << 16
 _THREADS = 16
 
@@ -247,8 +247,8 @@ class _TransactionStates:
                     data_log, classified, np.flatnonzero(by_time & (state_rows == row))
                 )
         for producer_id in np.unique(batches.producer_id[~has_state]):
-            # No state has this producer ID. If its transactional ID has expired, its last marker is
-            # older than the backup, and all batches after this marker are unknown.
+            # No state has this producer ID. Batches up to its last marker before the backup belong
+            # to an expired transactional ID. All later batches are unknown.
             producer_batches = np.flatnonzero(batches.producer_id == producer_id)
             is_old_marker = batches.is_marker[producer_batches] & (
                 batches.time_ms[producer_batches] < self._begun_ms

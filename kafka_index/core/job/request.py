@@ -178,7 +178,7 @@ class Request:
         """Reject invalid combinations of fields."""
 
     def refuse(self, message: str, **details: Any) -> None:
-        """Raise `ArgumentError` for a combination of fields, whose names are in braces."""
+        """Raise `ArgumentError` about fields; `message` contains field names in braces."""
         raise ArgumentError(message, **details)
 
     @classmethod

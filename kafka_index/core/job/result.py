@@ -278,8 +278,8 @@ class PageColumns:
     meanings : mapping of str to Meaning
         The meanings of findings, best first.
     units, unit_values
-        A column, and the values of counted rows. If `units` is None, all rows are counted. If
-        `unit_values` is empty, rows with any value are counted.
+        A column, and the values that it has in counted rows. If `units` is None, all rows are
+        counted. If `unit_values` is empty, rows in which the column is not null are counted.
     weight : str, optional
         A column with the number of units that a row represents; by default 1.
     worst_where : str, optional
@@ -290,7 +290,7 @@ class PageColumns:
         Rows are segments with ``log_path``. If False, the run passes segments to
         `ReportSink.add_segments`.
     plots : tuple of Plot
-        Plots of columns.
+        Plots of report columns.
     """
 
     nouns: str
@@ -500,7 +500,7 @@ class Result(ABC):
         return self.to_arrow()
 
     def _format_hidden_count(self, count: int) -> str:
-        """Return the text that replaces rows after the first rows."""
+        """Return the text about rows that are not printed."""
         return f"and {count:,} more rows; to_arrow() returns all rows"
 
     def _conclusion_text(self) -> str:
@@ -529,7 +529,7 @@ class Result(ABC):
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        """Return the conclusion, the counts and the first rows, as text that fits on a screen."""
+        """Return the conclusion, counts and first rows as text that fits on a screen."""
         table = self._preview_rows()
         counts = ", ".join(f"{name} {count:,}" for name, count in self.counts.items() if count)
         lines = [f"{type(self).__name__}: {printable(self._conclusion_text())}"[:_TEXT_WIDTH]]

@@ -37,7 +37,7 @@ _NOT_IN_INPUT = "the input does not contain the partition"
 _ONLY_CONTROL_RECORDS = (
     "only control records, such as transaction markers, follow the committed offset"
 )
-# Control records are not counted in longer lags.
+# If the lag in records is larger, it is not checked whether only control records follow.
 _MAX_CONTROL_RECORDS = 1000
 
 

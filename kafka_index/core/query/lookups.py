@@ -299,7 +299,7 @@ DEFAULT_MAX_OPEN_SEGMENTS = 256
 # Maximum number of segments in cached partitions: many partitions with few segments, or few
 # partitions with many segments.
 _MAX_CACHED_SEGMENTS = 100_000
-# With more partitions, a partition is prefetched only directly before its lookup.
+# If a batch of queries is for more partitions, segments are not prefetched.
 _MAX_PREFETCHED_PARTITIONS = 10_000
 # With fewer helper threads, a thread runs its queries itself.
 _MIN_HELPERS = 2

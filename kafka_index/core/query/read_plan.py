@@ -358,7 +358,7 @@ def _find_start(segment: LogSegment, offset: int, *, strict: bool) -> int:
 def _find_end(segment: LogSegment, offset: int, *, strict: bool) -> int:
     """Return the position after the last batch that may contain records below an offset.
 
-    If the first batch above the offset is out of order, batches below the offset may follow.
+    If the next batch is out of order, later batches may also contain records below the offset.
     """
     try:
         batch = segment.offset_to_position(offset)

@@ -1,1 +1,1 @@
-"""Topics, groups, transactions and producers from the internal topics."""
+"""Topics, groups, transactions and producers, read from Kafka's internal topics."""

@@ -1,4 +1,4 @@
-"""The state of a cluster from its metadata log: topics, partitions, configurations.
+"""The state of a cluster, read from its metadata log: topics, partitions, configurations.
 
 Source: Kafka's ``MetadataDelta`` and its parts, ``PartitionRegistration``, ``BrokerRegistration``,
 and ``MetadataBatchLoader`` for transactions of the metadata log.

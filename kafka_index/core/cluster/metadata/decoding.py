@@ -153,7 +153,7 @@ class LaterVersionError(UnknownRecordError):
 class CoordinatorCodec:
     """Decodes the records of a topic whose keys and values are separate messages.
 
-    The schemas are pairs of key and value with the same record type.
+    For each record type, `schemas` contains the schemas of its key and its value.
     """
 
     def __init__(self, schemas: tuple[MessageSchema, ...]) -> None:
@@ -327,7 +327,7 @@ class TopicLog:
     truncation : CorruptLogError, optional
         The corruption at which recovery truncates the log; it is not one of the `faults`.
     faults : list of KafkaIndexError
-        After `records` is exhausted, the errors because of which records are missing.
+        After `records` is exhausted, the errors that explain missing records.
     end_offset : int
         After `records` is exhausted, the offset after the last batch.
     """

@@ -82,16 +82,16 @@ class Source(NamedTuple):
 
 @dataclass
 class ClusterMetadata:
-    """The content of Kafka's internal topics; an attribute is None without its topic in the input.
+    """The content of Kafka's internal topics; None for topics that are not in the input.
 
     Attributes
     ----------
     open_offsets : list of CommittedOffset
-        Commits of transactions that are open at the end of ``__consumer_offsets``.
+        Offset commits of transactions that are open at the end of ``__consumer_offsets``.
     earlier_offsets : list of CommittedOffset
         Superseded offset commits, if requested.
     counts : dict
-        Numbers of records by topic and type.
+        Numbers of records by topic and record type.
     faults : Faults
         The reasons why records are missing.
     truncations : list of CorruptLogError
@@ -179,7 +179,7 @@ def read_cluster(paths: Sequence[str], *, budget: DecompressionBudget) -> Cluste
     """
     metadata = read_metadata(paths, budget=budget, topics=(CLUSTER_METADATA_TOPIC,))
     if metadata.faults.first:
-        # Without a missing record, its partition or setting would appear not to exist.
+        # If records are missing, existing partitions or settings would appear not to exist.
         raise InputError(
             f"the metadata log is damaged: {metadata.faults.first[0]}",
             hint=f"run `kafka-index verify --input {paths[0]}` to list the damage",

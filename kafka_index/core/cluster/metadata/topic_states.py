@@ -1,8 +1,8 @@
 """Groups, transactions and remote segments, from the records of internal topics.
 
 Records of ``__consumer_offsets`` are validated when they are read, and stored as bytes by key. They
-are decoded at the end, because most of them are superseded by later records. Transactional commits
-take effect at their transaction marker.
+are decoded at the end, because most of them are superseded by later records. Transactional offset
+commits take effect at their transaction marker.
 
 Sources: Kafka's ``OffsetMetadataManager.replay``, ``replayEndTransactionMarker``,
 ``GroupMetadataManager.replay``; ``TransactionStateManager.loadTransactionMetadata`` and
@@ -70,8 +70,8 @@ class CommittedOffset:
     """An offset that a group committed for a partition.
 
     Since 4.1, records of groups that use topic IDs contain the topic ID. `leader_epoch` is the
-    leader epoch of the last consumed record. Only records of old versions have an expiration
-    timestamp. `record_offset` is the offset of the record in ``__consumer_offsets``.
+    leader epoch of the last consumed record. Only old record versions have an expiration timestamp.
+    `record_offset` is the offset of the record in ``__consumer_offsets``.
     """
 
     group: str
@@ -88,7 +88,7 @@ class CommittedOffset:
 
 @dataclass(slots=True)
 class GroupMember:
-    """A member of a group; its partitions are pairs of a topic name or topic ID, and a number."""
+    """A member of a group; its partitions are pairs of a topic (name or ID) and a number."""
 
     member_id: str
     instance_id: str | None = None
