@@ -1,7 +1,7 @@
-"""The segments that retention deletes at the head of a log, or cannot delete yet.
+"""Which of the first segments of a log retention deletes, and which it cannot delete yet.
 
-Sources: Kafka's ``UnifiedLog.deleteOldSegments``, once the high watermark has reached the log end,
-and ``RemoteLogManager.cleanupExpiredRemoteLogSegments``.
+The high watermark is assumed to be at the log end offset. Sources: Kafka's
+``UnifiedLog.deleteOldSegments`` and ``RemoteLogManager.cleanupExpiredRemoteLogSegments``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def count_before_start(base_offsets: Sequence[int], log_start_offset: int) -> in
 
 
 def count_beyond_size(sizes_bytes: Sequence[int], count: int, retention_bytes: int) -> int:
-    """Return how many segments are deleted because the log exceeds the size limit.
+    """Return the number of deleted segments, including segments deleted by the size limit.
 
-    The first `count` segments are deleted already. A segment is deleted if the log exceeds the
-    limit by its complete size. A negative limit is no limit.
+    The first `count` segments are deleted already. The next segment is deleted if the log without
+    it is still at least as large as the limit. If the limit is negative, no segment is deleted.
     """
     excess = sum(sizes_bytes[count:]) - retention_bytes
     if retention_bytes < 0:
@@ -48,10 +48,11 @@ def count_beyond_time(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return how many segments are deleted because they are older than the time limit.
+    """Return the number of deleted segments, including segments deleted by the time limit.
 
     The first `count` segments are deleted already. `largest_timestamp_ms` returns the
-    ``LogSegment.largestTimestamp`` of a segment by its number. A negative limit is no limit.
+    ``LogSegment.largestTimestamp`` of a segment, given its number. If the limit is negative, no
+    segment is deleted.
     """
     if retention_ms < 0:
         return count
@@ -71,11 +72,12 @@ def count_expired_uploads(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return how many segments of a log with remote segments are deleted by both limits.
+    """Return the number of deleted segments in a log with remote segments, for both limits.
 
-    `sizes_bytes` has remote and local segments, each segment once. The first `count` segments are
-    deleted already; only the first `uploaded` segments can be deleted. The other parameters are
-    as above. Unlike in a local log, both limits are applied to one segment after another.
+    `sizes_bytes` has each remote or local segment once. The first `count` segments are deleted
+    already; only the first `uploaded` segments can be deleted. For the other parameters, see
+    `count_beyond_time`. Unlike in a local log, a segment is checked for both limits before the next
+    one.
     """
     excess = sum(sizes_bytes[count:]) - retention_bytes if retention_bytes >= 0 else 0
     while count < uploaded:
@@ -88,19 +90,19 @@ def count_expired_uploads(
 
 
 def _is_deletable(sizes_bytes: Sequence[int], at: int) -> bool:
-    """Return whether the segment exists, and is not an empty active segment."""
+    """Return whether retention can delete a segment: it exists, and is no empty active segment."""
     is_last = at == len(sizes_bytes) - 1
     return at < len(sizes_bytes) and not (is_last and not sizes_bytes[at])
 
 
-#: Tolerated clock difference, in ms.
+#: How far timestamps may be ahead of this machine's clock, in ms.
 CLOCK_SKEW_MS = 3_600_000
 
 
 def future_segments(segments: Iterable[SegmentFile], now_ms: int) -> dict[str, tuple[int, int]]:
-    """Return the number and size of segments with a timestamp in the future, keyed by topic.
+    """Return number and total size of segments with timestamps in the future, keyed by topic.
 
-    Timestamps come from time indexes. Segments without a readable time index are not counted.
+    Largest timestamps are read from time indexes. Segments without a readable one are not counted.
     """
     totals_by_topic: dict[str, tuple[int, int]] = {}
     for segment in segments:

@@ -1,11 +1,11 @@
-"""The two indexes of a segment: index files that match the log, or indexes built in memory.
+"""The offset index and time index of a segment: index files, or indexes built in memory.
 
-Index files of remote segments are fetched, and missing indexes of remote segments built, once for
-all threads of a run. A folder shares built indexes with the other workers of a run.
+For remote segments, index files are fetched once for all threads of a run. Missing indexes are also
+built only once, and shared with the other workers of a run through a folder.
 
-When an index file is opened, its size, the order of its entries and its last entry are checked. The
-log must have no larger timestamp after the last entry of the time index. Other entries are compared
-with the log when a lookup uses them (`kafka_index.core.kernels.batch_seek`).
+When an index file is opened, its size, the order of its entries and its last entry are checked.
+After the last time index entry, the log must have no larger timestamp. Each other entry is compared
+with the log when a lookup uses it (`kafka_index.core.kernels.batch_seek`).
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ from kafka_index.core.records.batch_table import ScanStop
 
 _log = logging.getLogger(__name__)
 
-#: Maximum size of cached indexes; the least recently used indexes are evicted.
+#: Maximum total size of cached indexes. The least recently used indexes are evicted.
 MAX_CACHED_BYTES = 256 << 20
-# Number of bytes at the end of a log that are checked for padding.
+# Number of bytes at the end of a log that are inspected for preallocated zeros.
 _LOG_END_BYTES = 4096
-#: Reason to reject an offset index.
+#: Reason to reject an offset index, formatted with the offset of an entry.
 NO_BATCH_AT_ENTRY = "the entry for offset {} does not point to a batch"
 
 _Index = TypeVar("_Index", bound=AbstractIndex)
@@ -71,12 +71,12 @@ _Value = TypeVar("_Value")
 
 @dataclass(frozen=True, slots=True)
 class BuiltIndexes:
-    """Indexes of a segment that were built in memory, in file format.
+    """Indexes of a segment that were built in memory. Entries are in the format of index files.
 
     Attributes
     ----------
     stop
-        Why the scan ended before the end of the log; None if it reached the end.
+        Why the scan ended before the end of the ``.log`` file; None if it reached the end.
     has_unindexed
         True if the log ends with batches whose offsets are too far above the base offset for an
         index entry.
@@ -100,13 +100,13 @@ class BuiltIndexes:
 
 
 class IndexFolder:
-    """Built indexes as hidden files in a folder that all workers of a run can read."""
+    """Stores built indexes as hidden files in a folder that all workers of a run can read."""
 
     def __init__(self, path: str) -> None:
         self._path = path
 
     def read(self, key: Hashable) -> BuiltIndexes | None:
-        """Read the indexes of a key, None if no worker has written the file yet.
+        """Read the indexes with a key; None if no worker has written a valid file.
 
         Raises `KafkaIndexError` if the folder cannot be read.
         """
@@ -125,7 +125,10 @@ class IndexFolder:
             return None
 
     def write(self, key: Hashable, built: BuiltIndexes) -> None:
-        """Write the indexes of a key; log an error, after which other workers build again."""
+        """Write the indexes with a key. If writing fails, a warning is logged.
+
+        Other workers then build the indexes again.
+        """
         path = self._file(key)
         stop = None if built.stop is None else asdict(built.stop)
         file = io.BytesIO()
@@ -148,7 +151,7 @@ class IndexFolder:
 
 
 class FetchedIndexes:
-    """Fetched index files of remote segments, and indexes built if index files are missing."""
+    """Caches fetched index files of remote segments, and indexes that were built in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -157,7 +160,7 @@ class FetchedIndexes:
         self._folder: IndexFolder | None = None
 
     def share(self, folder: IndexFolder | None) -> None:
-        """Share built indexes through a folder; None keeps them in memory only."""
+        """Share built indexes with other workers through a folder, or not at all with None."""
         self._folder = folder
 
     def request(self, path: str) -> None:
@@ -179,9 +182,9 @@ class FetchedIndexes:
             self._evict()
 
     def build(self, key: Hashable, build: Callable[[], BuiltIndexes]) -> BuiltIndexes:
-        """Return the indexes of a key, built by the first thread that requests them.
+        """Return the indexes with a key. The first thread that requests them calls `build`.
 
-        The key identifies the log and everything else that affects the result.
+        The key must identify the log and all settings that affect the indexes.
         """
         with self._lock:
             future = self._built.get(key)
@@ -259,8 +262,8 @@ def _cached_bytes(future: Future[_Value]) -> int:
 class LargestTimestamp(NamedTuple):
     """The largest timestamp of a segment, -1 for none.
 
-    The offset is the last offset of the first batch with this timestamp, or the base offset.
-    `is_certain` is False if a part of the segment is unreadable.
+    `offset` is the last offset of the first batch with this timestamp. Without a timestamp, it is
+    the base offset. `is_certain` is False if a part of the segment is unreadable.
     """
 
     timestamp_ms: int
@@ -271,13 +274,14 @@ class LargestTimestamp(NamedTuple):
 class SegmentIndexes:
     """The offset index and the time index of one segment, opened on first use.
 
-    Missing and mismatching files, and the tail of the log, are reported as findings. Indexes of
-    remote segments are cached for the run.
+    Findings are added for missing index files, for index files that do not match the log, and for
+    invalid bytes at the end of the log. Indexes of remote segments are cached for the run.
 
     Attributes
     ----------
     stop
-        Why indexes built in memory end before the log; None if they include all batches.
+        Why indexes that were built in memory end before the end of the log. None if they include
+        all batches.
     """
 
     def __init__(
@@ -298,8 +302,8 @@ class SegmentIndexes:
         self._offset_index = LazyIndex(self._load_offset_index)
         self._time_index = LazyIndex(self._load_time_index)
         self._built: tuple[OffsetIndex, TimeIndex] | None = None
-        # The key stays the same for the lifetime of this object, so a remote log is read completely
-        # only once.
+        # The key does not change, even if `end` is determined later, so a remote log is read
+        # completely only once.
         self._build_key: tuple[str, int, int | None] | None = None
         self._rejected: set[str] = set()
         self._missing: set[str] = set()
@@ -317,7 +321,7 @@ class SegmentIndexes:
         return self._time_index.get()
 
     def request(self, *, with_times: bool) -> None:
-        """Start fetching the index files, if they are remote."""
+        """Start fetching the index files if they are remote; the time index only `with_times`."""
         suffixes = (OFFSET_INDEX_SUFFIX, TIME_INDEX_SUFFIX)[: 1 + with_times]
         for suffix in suffixes:
             path = self._path(suffix)
@@ -326,7 +330,7 @@ class SegmentIndexes:
                 self._fetched.request(path)
 
     def request_end(self) -> None:
-        """Start fetching the part of a remote log that determines `end`."""
+        """Start fetching a remote log from its last index entry on, which `end` reads."""
         if self._end is None:
             index = self.offset_index
             start = min(index.lookup(index.last_offset).position, self._log.size_bytes)
@@ -346,14 +350,14 @@ class SegmentIndexes:
 
     @property
     def end(self) -> LogEnd:
-        """The end of the valid batches. The log after the last index entry is verified once."""
+        """The end of the valid batches. Batches after the last index entry are verified once."""
         if self._end is None:
             index = self.offset_index
             self.request_end()
             entry = index.lookup(index.last_offset)
             self._end = self._log.scan_to_end(entry)
             while self._end.end_bytes == entry.position > 0:
-                # The entry points to the corrupt batch, so scan from the previous entry.
+                # The entry points to a corrupt batch, so scan again from the previous entry.
                 entry = index.lookup(entry.offset - 1)
                 self._end = self._log.scan_to_end(entry)
             stop = self._end.stop
@@ -372,7 +376,7 @@ class SegmentIndexes:
         return self.end.end_bytes if self._segment.is_last else self._log.size_bytes
 
     def floor_position(self, offset: int) -> int:
-        """Return the position of the index entry for an offset, after verifying the entry."""
+        """Return the position of the index entry for an offset; reject entries without a batch."""
         while True:
             entry = self.offset_index.lookup(offset)
             if not entry.position:
@@ -382,9 +386,9 @@ class SegmentIndexes:
             self.reject(OFFSET_INDEX_SUFFIX, NO_BATCH_AT_ENTRY.format(entry.offset))
 
     def reject(self, suffix: str, reason: str) -> None:
-        """Build the index in memory from now on, because an entry of its file is wrong.
+        """Reject an index file, because one of its entries is wrong; the index is built in memory.
 
-        Raises `ReadError` if the index was already built in memory, since the log has changed.
+        Raises `ReadError` if the file was already rejected: then the log changed during the reads.
         """
         path = self._path(suffix)
         if suffix in self._rejected:
@@ -405,7 +409,7 @@ class SegmentIndexes:
                 )
 
     def close(self) -> None:
-        """Unmap the files and discard built indexes; the next use opens or builds indexes again."""
+        """Unmap index files and discard built indexes. The next use opens or builds them again."""
         self._offset_index.close()
         self._time_index.close()
         self._built = None
@@ -425,7 +429,7 @@ class SegmentIndexes:
     def _load_time_index(self) -> TimeIndex:
         loaded = self._load_file(TIME_INDEX_SUFFIX, TimeIndex, self._time_mismatch)
         if loaded is None:
-            # The largest timestamp must come from the index in use.
+            # Discard a largest timestamp from the rejected file: the built index determines it.
             self._largest = None
             return self._build()[1]
         return loaded
@@ -437,9 +441,10 @@ class SegmentIndexes:
         if suffix in self._missing:
             return None
         if not self._rejected.isdisjoint((suffix, OFFSET_INDEX_SUFFIX)):
-            # The time index was written together with the rejected offset index, so it is not used.
+            # A time index is not used if the offset index was rejected, because both were written
+            # together.
             return None
-        # The log is opened first, so that its error is not reported as an error of the index.
+        # Open the log first, so that its error is not reported as an error of the index file.
         self._log.open()
         try:
             is_fetched = store_of(path).needs_requests
@@ -483,8 +488,8 @@ class SegmentIndexes:
             offset, last_position = index.entry(index.entries - 1)
             if last_position >= log.size_bytes:
                 return f"the last entry points to byte {last_position}, after the end of the log"
-            # The last entry of a rolled remote segment is compared with the log on use, to avoid a
-            # request.
+            # For a rolled remote segment, the last entry is compared with the log only when a
+            # lookup uses it. This avoids a request.
             is_checked = self._segment.is_last or not log.is_fetched
             if is_checked and self._entry_end(last_position, offset) < 0:
                 return (
@@ -498,10 +503,10 @@ class SegmentIndexes:
         return None
 
     def _has_data_at_remote_end(self) -> bool:
-        """Return whether a remote log ends with other bytes than zeros.
+        """Return whether the end of a remote log contains data, not only zeros.
 
-        The index of a last segment may lack entries. Every lookup would fetch the log after the
-        last entry, but a build of the index streams the log only once.
+        An index of the last segment may end long before the log. Each lookup would then fetch the
+        log after the last entry, whereas building the index streams the log only once.
         """
         log = self._log
         if not log.is_fetched:
@@ -517,7 +522,8 @@ class SegmentIndexes:
             floor = self.floor_position(last_entry.offset)
             position = log.complete(lambda: int(time_entry_end(address, size, floor, *last_entry)))
             if position == AT_DAMAGE and floor:
-                # If offsets decrease, the entry may point past its own batch.
+                # If offsets decrease, the offset index may point past the batch of the time index
+                # entry.
                 position = log.complete(lambda: int(time_entry_end(address, size, 0, *last_entry)))
             if position == AT_DAMAGE:
                 return (
@@ -528,8 +534,9 @@ class SegmentIndexes:
             lambda: largest_timestamp_after(address, size, position)
         )
         if timestamp > max(last_entry.timestamp, NO_TIMESTAMP):
-            # In the last segment of a running or killed broker, the time index has no entry for the
-            # largest timestamp, because the broker appends this entry on closing.
+            # A broker appends the time index entry for the largest timestamp when it rolls or
+            # closes the segment. The entry may be missing in the last segment of a running or
+            # killed broker.
             if not self._segment.is_last or self._is_long(int(end) - position):
                 return (
                     f"the log has timestamp {timestamp} at offset {offset}, which is later than "
@@ -539,7 +546,7 @@ class SegmentIndexes:
         return None
 
     def _largest_with_unindexed(self, indexed: LargestTimestamp) -> LargestTimestamp:
-        """Return the largest timestamp, including batches that cannot have an index entry."""
+        """Return the largest timestamp, also of batches that cannot have an index entry."""
         log, index = self._log, self.offset_index
         position = max(index.lookup(index.last_offset).position, 0)
         address, size = log.address, log.size_bytes
@@ -560,7 +567,8 @@ class SegmentIndexes:
     def _build(self) -> tuple[OffsetIndex, TimeIndex]:
         """Build both indexes in memory from the batch headers."""
         if self._built is None:
-            # The end of the log, if already determined with a previous index, must not change.
+            # If `end` was already determined with a previous index, the built index must end there
+            # too.
             end = self._end if self._segment.is_last else None
             if self._log.is_fetched:
                 if self._build_key is None:
@@ -575,7 +583,7 @@ class SegmentIndexes:
         return self._built
 
     def _build_once(self, end: LogEnd | None) -> BuiltIndexes:
-        # Most segments have index files.
+        # Imported here because most segments have index files.
         from kafka_index.core.log.scan.index_builder import IndexBuilder  # noqa: PLC0415
         from kafka_index.core.log.scan.segment_scan import LogFileSource  # noqa: PLC0415
 
@@ -588,7 +596,8 @@ class SegmentIndexes:
         end_bytes = INT32_MAX if end is None else end.end_bytes
         for batches in source.chunks():
             valid_rows = int(np.searchsorted(batches.position_bytes, end_bytes))
-            # Batches too far above the base offset have no entries. Lookups scan their headers.
+            # Batches more than 2^31 - 1 above the base offset have no index entries. Lookups scan
+            # their headers.
             unindexed = np.flatnonzero(batches.last_offset[:valid_rows] > base_offset + INT32_MAX)
             indexed_rows = int(unindexed[0]) if len(unindexed) else valid_rows
             if indexed_rows:

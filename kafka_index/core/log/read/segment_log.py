@@ -1,4 +1,4 @@
-"""The ``.log`` of a segment as an array, opened on first use; and the cache of open segments."""
+"""The bytes of a ``.log`` file, which is opened on first use, and the cache of open segments."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from kafka_index.core.logdir.partition_files import SegmentFile
 if TYPE_CHECKING:
     from kafka_index.core.log.read.batch_decoder import BatchDecoder
 
-# The log and both indexes are memory-mapped. A mapping keeps a file descriptor open.
+# The ``.log`` file and both index files are memory-mapped. A mapping keeps a file descriptor open.
 _FILES_PER_SEGMENT = 3
 _RESERVED_FILES = 128
 _MIN_SEGMENTS = 8
 
-#: An index whose last entry is further than this from the end of the log is incomplete.
+#: If the log continues for more than this after the last index entry, the index is incomplete.
 MAX_TAIL_BYTES = 16 << 20
 _T = TypeVar("_T")
 
@@ -45,8 +45,8 @@ _T = TypeVar("_T")
 class SegmentCache:
     """Closes the least recently used segments if more than `max_open` are open.
 
-    A closed segment is reopened on its next use. At least one segment stays open, and fewer than
-    `max_open` if all caches of this process together would reach its limit of open files.
+    A closed segment is reopened on its next use. If all caches together would reach the process's
+    limit of open files, fewer than `max_open` segments stay open, but at least one.
     """
 
     _all: ClassVar[WeakSet[SegmentCache]] = WeakSet()
@@ -65,13 +65,13 @@ class SegmentCache:
         return len(self._open)
 
     def use(self, segment: Closeable) -> None:
-        """Record the use of a segment; close others if necessary."""
+        """Mark a segment as the most recently used one; close others if too many are open."""
         if id(segment) not in self._open:
             self._evict()
         self._open[id(segment)] = segment
         self._open.move_to_end(id(segment))
         if self._on_use is not None:
-            # No recursion: the callback may use other segments.
+            # Avoid recursion: the callback may use other segments.
             on_use, self._on_use = self._on_use, None
             try:
                 on_use(segment)
@@ -80,9 +80,9 @@ class SegmentCache:
 
     @contextmanager
     def announcing(self, on_use: Callable[[Closeable], None] | None) -> Iterator[None]:
-        """Call a function with each segment that is about to be used.
+        """Call `on_use` with each segment that is about to be used in the context.
 
-        Nested calls keep the outer function.
+        In a nested context, the function of the outer context is called.
         """
         if on_use is None or self._on_use is not None:
             yield
@@ -114,9 +114,9 @@ def _max_segments() -> int:
 
 
 class SegmentLog:
-    """A log that is opened on first use, and reopened after `close`; read like a `FileArray`.
+    """A ``.log`` file that is opened on first use, and reopened on the next use after `close`.
 
-    Opening fails if the log has changed since it was listed.
+    Opening fails if the file has changed since it was listed.
     """
 
     def __init__(
@@ -132,9 +132,9 @@ class SegmentLog:
         self._address = np.uint64(0)
 
     def open(self) -> FileArray:
-        """Open the log if necessary.
+        """Open the file if it is not open.
 
-        Raises `InputError` if the log cannot be opened, or changed since it was listed.
+        Raises `InputError` if the file cannot be opened, or has changed since it was listed.
         """
         if self._file is None:
             self._file = array_of(self._open_source(self._segment.log_path, self._segment))
@@ -151,7 +151,7 @@ class SegmentLog:
 
     @property
     def address(self) -> np.uint64:
-        """Memory address of the log; valid until `close`."""
+        """Memory address of the first byte of the log, which is valid until `close`."""
         self.open()
         return self._address
 
@@ -173,7 +173,7 @@ class SegmentLog:
 
     @cached_property
     def decoder(self) -> BatchDecoder:
-        """The decoder of batches, which most queries do not need."""
+        """The record decoder of this log. Its module is imported on first use."""
         from kafka_index.core.log.read.batch_decoder import BatchDecoder  # noqa: PLC0415
 
         return BatchDecoder(self, self._max_decompressed_bytes)
@@ -186,13 +186,13 @@ class SegmentLog:
         return self.decoder.first_offset_at(position_bytes)
 
     def unreadable_reason(self, position_bytes: int) -> str:
-        """Return why a batch or one of its records cannot be read."""
+        """Return why the batch at a position, or one of its records, cannot be read."""
         return self.complete(lambda: self._find_unreadable_reason(position_bytes))
 
     def scan_to_end(self, last_entry: OffsetPosition) -> LogEnd:
         """Verify the batches from the last index entry on, and return the end of the log.
 
-        If a long range of a remote log follows the entry, this range is streamed instead of cached.
+        If a remote log continues long after the entry, its end is streamed instead of cached.
         """
         base_offset = self._segment.base_offset
         if self.is_fetched and self.size_bytes - last_entry.position > MAX_TAIL_BYTES:

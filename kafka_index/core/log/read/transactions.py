@@ -1,9 +1,10 @@
-"""The batches that ``read_committed`` excludes: aborted, or after the last stable offset.
+"""Last stable offset and aborted transactions, which determine what ``read_committed`` returns.
 
-Only the markers in the log decide. Transaction indexes are not used: they have no checksum and can
-be verified only against the batches. Snapshots have a checksum, and are used near the end of the
-log, as in a broker. Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and
-``fetchLastStableOffsetMetadata``, and the consumer's ``CompletedFetch``.
+They are computed from the transaction markers in the batches. Transaction indexes are not used:
+they have no checksum, so only the batches could verify them. Producer snapshots have a checksum. As
+in a broker, the latest snapshot is used to find the transactions that are open at the log end.
+Sources: Kafka's ``UnifiedLog.collectAbortedTransactions`` and ``fetchLastStableOffsetMetadata``,
+and the consumer's ``CompletedFetch``.
 """
 
 from __future__ import annotations
@@ -41,16 +42,16 @@ from kafka_index.core.log.state.snapshots import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BAD_CRC, BatchColumns, ScanStop
 
-# A transaction marker has 78 bytes; later versions may have more.
+# Maximum size of a batch with a transaction marker. Currently it has 78 bytes.
 _MAX_MARKER_BYTES = 128
 _UNTRACKED = "the transactions of the log cannot be tracked: "
 
 
 @dataclass(frozen=True, slots=True)
 class AbortedTransactions:
-    """Aborted transactions of a partition, sorted by producer and first offset.
+    """Aborted transactions of a partition, sorted by producer ID and first offset.
 
-    Last offsets are the offsets of the markers.
+    The last offset of a transaction is the offset of its transaction marker.
     """
 
     producer_ids: Longs
@@ -75,16 +76,16 @@ class AbortedTransactions:
     def mask(self, batches: BatchColumns) -> NDArray[np.bool_]:
         """Return which batches belong to an aborted transaction.
 
-        As in the consumer, an aborted transaction of the producer starts at or before the batch's
-        last offset, and its marker follows the batch.
+        As in the consumer, a batch belongs to an aborted transaction of its producer that starts at
+        or before the batch's last offset, if the transaction marker follows the batch.
         """
         is_aborted = np.zeros(batches.rows, np.bool_)
         if not len(self.producer_ids):
             return is_aborted
         transaction_bits = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK)
         rows = np.flatnonzero(transaction_bits == TRANSACTIONAL_MASK)
-        # A producer's transactions do not overlap, so only the latest started transaction can
-        # contain a batch.
+        # A producer's transactions do not overlap, so only the latest one that starts up to the
+        # batch can contain it.
         for producer_id in np.unique(batches.producer_id[rows]):
             start, end = np.searchsorted(self.producer_ids, [producer_id, producer_id + 1])
             if start == end:
@@ -102,16 +103,17 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBounds:
-    """The bounds of a ``read_committed`` read of a partition.
+    """What limits a ``read_committed`` read of a partition.
 
     Attributes
     ----------
     last_stable_offset
-        Exclusive end of the read.
+        Exclusive upper bound of the read.
     aborted
-        The aborted transactions with batches in the range of the read.
+        The aborted transactions that overlap with the range of the read.
     damage
-        A corruption at or after the last stable offset. Later transactions are unknown.
+        A corruption at or after the last stable offset that may hide transaction markers, None
+        without one. Transactions after it are unknown.
     """
 
     last_stable_offset: int
@@ -124,15 +126,15 @@ def read_transactions(
 ) -> TransactionBounds:
     """Return the last stable offset, and the aborted transactions of a range of offsets.
 
-    Reads the batches of the range, and later batches up to the end of all transactions with a batch
-    in the range. Raises `CorruptLogError` if a batch contradicts earlier transactions, which a
-    broker rejects too, and `InputError` if a file cannot be read.
+    Reads the batches in the range, and later batches until all transactions with batches in the
+    range have ended. Raises `CorruptLogError` if a batch contradicts the producer state, so that a
+    broker would reject it too. Raises `InputError` if a file cannot be read.
 
     Parameters
     ----------
     first_offset, last_offset
-        Inclusive range. By default, the range extends to `end_offset`. The range is empty if
-        `last_offset` is below `first_offset`.
+        Inclusive range of offsets. By default, the range extends to `end_offset`. The range is
+        empty if `last_offset` is below `first_offset`.
     end_offset
         The reader's upper bound: the high watermark or the log end offset.
     """
@@ -143,7 +145,8 @@ def read_transactions(
     first_number = count
     if first_offset <= last_offset:
         first_number = max(int(np.searchsorted(base_offsets, first_offset, "right")) - 1, 0)
-    # The batches before the range do not matter, so this state starts without transactions.
+    # Batches before the range do not affect whether batches in the range are aborted, so this state
+    # starts without transactions.
     range_state = PartitionState()
     aborted: list[NDArray[np.void]] = []
     damage = None
@@ -190,13 +193,13 @@ def _has_open_transaction(state: PartitionState, last_offset: int) -> bool:
 def _read_producers_before(
     files: PartitionFiles, number: int, end_offset: int
 ) -> tuple[PartitionState, int]:
-    """Return the producers at the start of a segment, and the number of this segment.
+    """Return the latest known producers, and the number of the segment that follows them.
 
-    The segment has at most the given number. The producers come from the latest snapshot that a
-    broker would load (UnifiedLog.rebuildProducerState). A clean shutdown leaves a snapshot at the
-    log end. Each remote segment was uploaded with the snapshot at its end.
+    The number is at most `number`. The producers are read from the latest snapshot that a broker
+    would load (UnifiedLog.rebuildProducerState). A clean shutdown leaves a snapshot at the log end.
+    Each remote segment was uploaded with the snapshot at its end.
     """
-    # The last segment of a tiered partition is local if any segment is local.
+    # If a tiered partition has local segments, its last segment is local.
     directory = files.segments[-1].partition_directory
     offsets = set() if is_segment_path(directory) else set(list_snapshots(directory))
     ends = [*(segment.base_offset for segment in files.segments[:number]), end_offset]
@@ -228,7 +231,7 @@ def _read_uploaded_snapshot(segment: SegmentFile) -> NDArray[np.void] | None:
 
 
 class _HiddenMarkers(NamedTuple):
-    """A corruption that may contain transaction markers, and the first of their offsets."""
+    """A corruption that may hide transaction markers, and the lowest offset that they may have."""
 
     offset: int
     error: CorruptLogError
@@ -237,11 +240,11 @@ class _HiddenMarkers(NamedTuple):
 def _follow_segment(
     segment: SegmentFile, bounds: tuple[int | None, int], *, is_open: bool
 ) -> tuple[SegmentState, _HiddenMarkers | None]:
-    """Return the state after a segment's batches, up to a corruption that may contain a marker.
+    """Return the state after a segment's batches, up to a corruption that may hide a marker.
 
-    Batches out of order, and transactional batches with a wrong checksum, are skipped, as by
-    readers. While a transaction is open, a batch that is out of order, or corrupt and as small as a
-    marker, may have been the marker that ended the transaction.
+    Batches out of order, and transactional batches with a wrong checksum, are skipped, because
+    readers skip them too. While a transaction is open, such a batch may have been the transaction
+    marker that ends it. However, a corrupt batch that is larger than a marker is not one.
 
     Parameters
     ----------
@@ -279,9 +282,9 @@ def _follow_chunk(
     window_position: int,
     end_offset: int,
 ) -> Iterator[tuple[int, ScanStop]]:
-    """Add batches below an offset to a table; yield corruptions that may have been markers.
+    """Add batches below `end_offset` to a table; yield corruptions that may hide markers.
 
-    A corruption is yielded with the offset after the last batch before the corruption.
+    Each corruption is yielded with the offset after the last batch before it.
     """
     for ordered in order.follow(batches):
         next_offset = order.next_offset
@@ -303,7 +306,7 @@ def _follow_chunk(
 
 
 def _find_wrong_checksums(batches: BatchColumns, window: Bytes, window_position: int) -> list[int]:
-    """Return the rows of corrupt batches that are transactional or as small as a marker."""
+    """Return the rows of transactional or marker-sized batches with wrong checksums."""
     is_checked = batches.attributes & (TRANSACTIONAL_MASK | CONTROL_MASK) != 0
     rows = np.flatnonzero(is_checked | (batches.size_bytes <= _MAX_MARKER_BYTES))
     matches = np.empty(len(rows), np.bool_)
@@ -316,7 +319,7 @@ def _find_wrong_checksums(batches: BatchColumns, window: Bytes, window_position:
 def _apply(
     state: PartitionState, segment_state: SegmentState, segment: SegmentFile
 ) -> NDArray[np.void]:
-    """Apply a segment to a state; return its aborted transactions."""
+    """Apply a segment to a state; return the aborted transactions that the segment ends."""
     aborted, stop = state.apply(segment_state)
     if stop is not None:
         raise stop.error(CorruptLogError, segment.log_path, _UNTRACKED)

@@ -1,1 +1,1 @@
-"""Log recovery: scan segments, merge their state, publish index files."""
+"""Log recovery: scan segments, merge their producers and leader epochs, and publish index files."""

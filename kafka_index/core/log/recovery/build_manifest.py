@@ -1,13 +1,14 @@
-"""The build manifest of a partition: the logs from which its files were built, and their report.
+"""The build manifest of a partition: its ``.log`` files, the files built from them, and the report.
 
-The manifest is a hidden file in the partition directory, ``.partition.kafka-index``, which is
-written after all other files. It contains a line of JSON, and two Arrow streams, with a row per
-segment and a row per published file. A broker ignores the manifest, because the name has no offset
-(LogFileUtils.offsetFromFileName).
+The manifest is a hidden file, ``.partition.kafka-index``, in the partition directory. It is written
+after all other files. It contains a line of JSON, an Arrow stream with a row per segment, and an
+Arrow stream with a row per published file. A broker ignores the manifest, because the name has no
+offset (LogFileUtils.offsetFromFileName).
 
 A published file is unchanged if its size and version are the same as right after its publication.
-The version is the ETag, or the ctime of a local file, which no program can set. If the version
-differs, as in a copy of the output, the digest of the file decides. No log is read.
+The version is the ETag of an object, or the ctime of a local file, which no program can set. If
+only the version differs, as in a copy of the output, the digests are compared. No ``.log`` file is
+read.
 """
 
 from __future__ import annotations
@@ -55,16 +56,16 @@ from kafka_index.core.output.publish import is_new_folder
 from kafka_index.core.records.batch_table import PREALLOCATED_TAIL
 
 BUILD_MANIFEST = ".partition.kafka-index"
-# Increased whenever the rules of building change, so that older manifests are ignored.
+# Increase this version if a build would write other files, so that older manifests are ignored.
 _VERSION = 1
 _DIGEST_BYTES = 16
 _CACHED_PARTITIONS = 64
-# Concurrent reads of manifests, since requests to a store mostly wait.
+# Number of manifests that are read concurrently, since most of the time is spent waiting.
 _CONCURRENT_READS = 8
 _COUNTS = tuple(field.name for field in fields(SegmentCounts))
 _STATE_KINDS = (SNAPSHOT_SUFFIX, TXN_INDEX_SUFFIX)
 
-#: A row per segment: its log, and its row of the build report.
+#: A row per segment: identifies its ``.log`` file, and has its row of the build report.
 MANIFEST_SEGMENTS = pa.schema(
     [
         pa.field("segment_base_offset", pa.int64(), nullable=False),
@@ -80,11 +81,11 @@ MANIFEST_SEGMENTS = pa.schema(
         pa.field("producers", pa.int64()),
         pa.field("note", pa.string()),
         pa.field("reason_code", pa.string()),
-        # The reason code of the scan, for a run that merges the partition again.
+        # The reason code before the merge, for a run that merges the unchanged segment again.
         pa.field("scan_reason_code", pa.string()),
     ]
 )
-#: A row per published file, of a segment or of the partition itself.
+#: A row per published file, whether it belongs to a segment or to the partition itself.
 MANIFEST_FILES = pa.schema(
     [
         pa.field("name", pa.string(), nullable=False),
@@ -110,16 +111,17 @@ class _ManifestHeader:
 
 @dataclass(frozen=True, slots=True)
 class BuildManifest:
-    """The logs and settings from which the files of a partition were built.
+    """The segments and settings from which the files of a partition were built, and these files.
 
     Attributes
     ----------
     outputs
         Values of `BuildOutput`, sorted.
     expire_after_ms, expire_at_ms
-        `ProducerExpiration` of the build, None if idle producers were not omitted.
+        The fields of the build's `ProducerExpiration`, None if expired producers were not omitted.
     start
-        Identifies the files from which the merge started, by size and time; empty without a merge.
+        Identifies the checkpoints and snapshots from which the merge started. Empty without a
+        merge.
     is_complete
         True if the manifest lists every segment, and all segments were merged.
     segments
@@ -140,7 +142,7 @@ class BuildManifest:
 
     @classmethod
     def read(cls, directory: str) -> BuildManifest | None:
-        """Read the manifest in a folder; None if it is missing, damaged or of another version."""
+        """Read the manifest in a folder; None if it is missing, corrupt or of another version."""
         path = os.path.join(directory, BUILD_MANIFEST)
         try:
             data = store_of(path).read(path)
@@ -150,7 +152,7 @@ class BuildManifest:
 
     @classmethod
     def from_bytes(cls, data: bytes) -> BuildManifest | None:
-        """Parse the bytes of `to_bytes`; None for any other bytes."""
+        """Parse the result of `to_bytes`; None for any other bytes."""
         head, _, body = data.partition(b"\n")
         try:
             envelope = json.decode(head)
@@ -175,7 +177,7 @@ class BuildManifest:
             return None
 
     def to_bytes(self) -> bytes:
-        """Encode the manifest with a digest of its content."""
+        """Encode the manifest, with a digest of its content."""
         settings = self.settings
         fields = {
             "run_id": self.run_id,
@@ -200,7 +202,7 @@ class BuildManifest:
         return b"\n".join((json.encode(envelope), segments + files))
 
     def allows(self, settings: ScanSettings) -> bool:
-        """Return whether scans with these settings would have the same results."""
+        """Return whether scans with `settings` would have the same results."""
         scanned_with = self.settings
         return (
             scanned_with.index_interval_bytes == settings.index_interval_bytes
@@ -217,7 +219,7 @@ class ManifestFile:
     change: str
 
     def is_intact(self, directory: str, entry: Entry | None) -> bool:
-        """Return whether the file has the published content, which is read if versions differ."""
+        """Return whether the file has the published content; read it only if versions differ."""
         size_bytes, change = (-1, "") if entry is None else entry.file_version()
         if size_bytes != self.published.size_bytes:
             return False
@@ -231,14 +233,14 @@ class ManifestFile:
 
 
 class PreviousBuild:
-    """The manifest in a target folder, None without a valid one, and the current files."""
+    """The manifest in a target folder, None without a valid one, and the folder's current files."""
 
     def __init__(self, directory: str, manifest: BuildManifest | None) -> None:
         self.directory = directory
         self.manifest = manifest
 
     def find_unchanged(self, segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-        """Return the row and files of a segment that is up to date; None for other segments."""
+        """Return a segment whose files are up to date, with its row and files; None for others."""
         manifest = self.manifest
         number = self._numbers.get(segment.base_offset)
         if manifest is None or number is None:
@@ -250,7 +252,8 @@ class PreviousBuild:
             return None
         code = row["scan_reason_code"]
         if code == PREALLOCATED_TAIL and not segment.is_last:
-            # The zeros were a preallocated tail of the last segment, and are now a corruption.
+            # The zeros at the end were preallocated when the segment was the last one. In other
+            # segments, they are corruption.
             return None
         names = SegmentPaths.of(segment, self.directory).published(settings)
         files = [self._files.get(os.path.basename(name)) for name in names]
@@ -264,7 +267,7 @@ class PreviousBuild:
             return None
         status = UNCHANGED if row["status"] == BUILT else row["status"]
         if manifest.run_id == settings.run_id and row["status"] == BUILT:
-            # Another attempt of this run has built the segment.
+            # Another attempt of the current run has built the segment.
             status = BUILT
         report = replace(
             empty_row(segment),
@@ -279,7 +282,7 @@ class PreviousBuild:
     def unchanged_rows(
         self, segments: PartitionSegments, settings: BuildSettings, start: str
     ) -> pa.Table | None:
-        """Return the report rows of the partition if all files are up to date, otherwise None."""
+        """Return the partition's report rows if all of its files are up to date, otherwise None."""
         manifest = self.manifest
         if (
             manifest is None
@@ -299,7 +302,7 @@ class PreviousBuild:
         return _report_rows(manifest.segments, segments)
 
     def covers(self, outputs: frozenset[BuildOutput], files: pa.Table) -> bool:
-        """Return whether the manifest has these outputs, and every row of `files`."""
+        """Return whether the manifest includes `outputs` and all rows of `files`."""
         manifest = self.manifest
         if manifest is None or not manifest.is_complete or not outputs.issubset(manifest.outputs):
             return False
@@ -307,14 +310,14 @@ class PreviousBuild:
         return not missing.num_rows
 
     def _has_unchanged_files(self, files: pa.Table, *, needs_state: bool) -> bool:
-        """Return whether all files exist unchanged, and no other state file exists."""
+        """Return whether all published files are unchanged, and no other state file exists."""
         names, *versions = (files[name].to_pylist() for name in ("name", "size_bytes", "change"))
         published = dict(zip(names, zip(*versions, strict=True), strict=True))
         unchanged = 0
         for name, entry in self._entries.items():
             version = published.get(name)
             if version is None:
-                # A broker could load another snapshot by mistake.
+                # A broker would load an additional snapshot.
                 if needs_state and _is_state_file(name):
                     return False
             elif entry.file_version() != version:
@@ -350,7 +353,7 @@ class PreviousBuild:
 
 @lru_cache(_CACHED_PARTITIONS)
 def previous_build(directory: str, run_id: str) -> PreviousBuild:
-    """Return the previous build in a target folder, read once per run."""
+    """Return the previous build in a target folder. It is read only once per run."""
     if is_new_folder(directory, run_id):
         return PreviousBuild(directory, None)
     return PreviousBuild(directory, BuildManifest.read(directory))
@@ -362,14 +365,14 @@ def uses_manifest(settings: BuildSettings) -> bool:
 
 
 class UnchangedPartitions:
-    """Finds the partitions whose logs and files have not changed since they were built."""
+    """Finds partitions whose segments and built files have not changed since their last build."""
 
     def __init__(self, settings: BuildSettings) -> None:
         self._settings = settings
         self._roots = DataDirectories()
 
     def split(self, segments: SegmentTable) -> Iterator[tuple[PartitionSegments, pa.Table | None]]:
-        """Yield each partition with its report rows, None if the partition must be built."""
+        """Yield each partition with its report rows; None instead of rows if it must be built."""
         partitions = segments.partitions
         if not uses_manifest(self._settings) or self._settings.force:
             yield from ((members, None) for members in partitions)
@@ -381,7 +384,7 @@ class UnchangedPartitions:
             yield from zip(partitions, unchanged_rows, strict=True)
 
     def find_unchanged_rows(self, segments: PartitionSegments) -> pa.Table | None:
-        """Return the report rows of a partition that is up to date; None for other partitions."""
+        """Return the report rows of a partition if its files are up to date, otherwise None."""
         settings, partition = self._settings, segments.partition
 
         def read_source_directory() -> tuple[Sequence[Entry], int | None]:
@@ -405,7 +408,7 @@ class UnchangedPartitions:
 
 
 def log_identity(segment: SegmentFile) -> dict[str, object]:
-    """Return the columns of `MANIFEST_SEGMENTS` that identify a log."""
+    """Return the columns of `MANIFEST_SEGMENTS` that identify a ``.log`` file."""
     return {
         "log_name": os.path.basename(segment.log_path),
         "log_size_bytes": segment.log_size_bytes,
@@ -420,10 +423,10 @@ def merge_start(
     settings: BuildSettings,
     read_source_directory: Callable[[], tuple[Sequence[Entry], int | None]],
 ) -> str:
-    """Return a string that identifies the files from which a merge starts.
+    """Return a string that identifies the checkpoints and snapshots from which a merge starts.
 
-    `read_source_directory` returns the directory entries next to the logs, and the checkpointed log
-    start offset.
+    `read_source_directory` returns the entries of the directory with the ``.log`` files, and the
+    checkpointed log start offset.
     """
     if not settings.needs_state:
         return ""
@@ -447,7 +450,7 @@ def merge_start(
 
 
 def expiration_times(settings: BuildSettings) -> tuple[int | None, int | None]:
-    """Return the times that determine which idle producers are omitted, as in a manifest."""
+    """Return the manifest's `expire_after_ms` and `expire_at_ms` for a build with settings."""
     expiration = settings.expiration
     return (None, None) if expiration is None else (expiration.after_ms, expiration.now_ms)
 

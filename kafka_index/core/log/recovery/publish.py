@@ -1,8 +1,8 @@
-"""Publication of scanned segments, partition by partition.
+"""Publish scanned segments, partition by partition.
 
-The states of the segments are merged first. Then the files of the partition are published, then the
-files of each segment, whose ``.index`` is last, and then the build manifest. An interrupted attempt
-is resumed.
+First, the producers and leader epochs of the segments are merged. Then files are published in this
+order: the files of the partition itself, the files of each segment with the ``.index`` last, and
+the build manifest. If an attempt is interrupted, the next attempt publishes the remaining files.
 """
 
 from __future__ import annotations
@@ -60,16 +60,18 @@ from kafka_index.core.output.publish import (
     write_scratch,
 )
 
-#: Segments that are published together: many small segments share the cost of fsync.
+#: Number of segments that are published together, so that many small segments share the cost of
+#: fsync.
 GROUP_SEGMENTS = 256
-# Number and duration of waits for another attempt that renames the same files.
+# How often and how long to wait for another attempt that is renaming the same files.
 _MAX_WAITS, _WAIT_SECONDS = 20, 0.1
 
 
 def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
-    """Publish the indexes of one segment durably, without a build manifest; return its row.
+    """Publish the index files of one segment durably, without a build manifest; return its row.
 
-    `settings` are the settings with which the segment was staged, and need no state.
+    `settings` must be the settings with which the segment was staged, without outputs that depend
+    on earlier segments.
     """
     return _publish_group([(staged, staged.publication(settings), staged.report)])[0]
 
@@ -82,11 +84,11 @@ def publish_partitions(
     starts: Mapping[TopicPartition, PartitionStart] | None = None,
     listed_entries: Mapping[TopicPartition, Sequence[Entry]] | None = None,
 ) -> Iterator[SegmentReport]:
-    """Merge the segments of partitions and publish all of their files.
+    """Merge the segments of partitions, and publish all files of the partitions.
 
     Yields a row for each segment after its files are published durably. Partitions are published
-    together, because many small partitions share the cost of fsync. Temporary files that are not
-    published stay, because another attempt needs them.
+    together, so that many small partitions share the cost of fsync. Unpublished temporary files are
+    not deleted, because another attempt may need them.
 
     Parameters
     ----------
@@ -95,9 +97,9 @@ def publish_partitions(
     attempt_id
         Letters, digits and underscores. Overlapping attempts of a run have different IDs.
     starts
-        The state before the first segment, by default from the files next to its log.
+        The state before each partition's first segment, by default read from the files next to it.
     listed_entries
-        The directory entries next to the logs, if known.
+        The entries of the directories with the ``.log`` files, if already listed.
     """
     start_by_partition, entries_by_partition = starts or {}, listed_entries or {}
     merged = [
@@ -145,7 +147,7 @@ def _split_into_groups(segments: Sequence[MergedSegment]) -> Iterator[Sequence[M
 def _publish_group(
     group: Sequence[tuple[StagedSegment, Publication | None, SegmentReport]],
 ) -> list[SegmentReport]:
-    """Publish files; return the row of each segment, with status failed after an error."""
+    """Publish files of segments; return the row of each. After an error, its status is failed."""
     errors = iter(publish_group([files for _, files, _ in group if files is not None]))
     rows = []
     for staged, files, row in group:
@@ -157,7 +159,7 @@ def _publish_group(
 
 
 def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> PublishError | None:
-    """Wait for another attempt that publishes the same files; then publish the remaining files."""
+    """Wait while another attempt publishes the same files; then publish the remaining ones."""
     for _ in range(_MAX_WAITS):
         if staged.has_published_content():
             return None
@@ -169,7 +171,7 @@ def _resume(staged: StagedSegment, files: Publication, error: PublishError) -> P
 
 
 def _publish_partition_files(merged: Sequence[MergedPartition], settings: BuildSettings) -> None:
-    """Publish the files that belong to no segment; set the errors of their partitions."""
+    """Publish the files of the partitions themselves; set `error` of partitions that fail."""
     publishable = [partition for partition in merged if not partition.error and partition.own_files]
     publications = [
         Publication(
@@ -192,14 +194,15 @@ def _fail_partition(partition: MergedPartition, error: KafkaIndexError) -> Itera
 
 
 def _unpublished_files(merged: MergedSegment, settings: BuildSettings) -> Publication | None:
-    """Return the files of a segment that must still be published; state files are first."""
+    """Return the files of a segment that are not published yet, state files first."""
     if merged.report.status == FAILED:
         return None
     publication = merged.staged.publication(settings)
     if publication is not None and publication.is_segment:
         remaining = unpublished_files(publication)
         if remaining is None and not merged.staged.has_published_content():
-            # An earlier attempt failed to publish a file. Publication reports the error again.
+            # No temporary file remains, but the published content differs. Publishing then reports
+            # an error.
             remaining = publication
         publication = remaining
     if publication is None:
@@ -211,10 +214,10 @@ def _unpublished_files(merged: MergedSegment, settings: BuildSettings) -> Public
 def _delete_old_snapshots(
     partition: MergedPartition, rows: list[SegmentReport], settings: BuildSettings
 ) -> list[SegmentReport]:
-    """Delete the snapshots that a broker would delete in recovery; return the rows."""
+    """Delete snapshots that a broker would delete in recovery; return rows, failed on errors."""
     if partition.snapshots is None or BuildOutput.SNAPSHOT not in settings.outputs:
         return rows
-    # In place, the next build also starts from the snapshots below the log start.
+    # Next to the logs, keep snapshots up to the log start offset: the next build starts from them.
     kept_to = partition.first_offset if settings.in_place else -1
     directory = partition.directory
     if is_new_folder(directory, settings.run_id):
@@ -277,10 +280,11 @@ def _stage_manifest(
 def _create_manifest(
     partition: MergedPartition, rows: Sequence[SegmentReport], settings: BuildSettings
 ) -> BuildManifest | None:
-    """Return the manifest of a partition; None if no manifest must be written.
+    """Return the new manifest of a partition; None if none must be written.
 
     No manifest is written if it would not change, or if a published file has changed since it was
-    written. Segments that were built from a table have no manifest, so every run builds them again.
+    written. Segments that were built from a table of batches have no manifest, so each run builds
+    them again.
     """
     segment = partition.staged[0].segment
     if not segment.has_log:
@@ -294,7 +298,7 @@ def _create_manifest(
         segments.append(_manifest_row(row, row.counts, staged))
         files |= {file.name: file for file in staged.files}
     is_complete = len(segments) == len(rows) and partition.snapshots is not None
-    # A merge that ended early has not determined all of its state files.
+    # If the merge ended early, some state files of the partition are unknown.
     files |= {file.name: file for file in partition.published if is_complete}
     if not segments:
         return None
@@ -305,12 +309,13 @@ def _create_manifest(
         return None
     previous = previous_build(partition.directory, settings.run_id)
     if not settings.needs_state and previous.covers(settings.outputs, files_table):
-        # The previous manifest also has the state files.
+        # Keep the previous manifest, which also lists state files.
         return None
 
     def read_source_directory() -> tuple[Sequence[Entry], int | None]:
         start = partition.start
-        # In place, the directory also contains the files that were published after the listing.
+        # Next to the logs, list the directory again, because files were published since the first
+        # listing.
         entries = None if settings.in_place or start is None else start.entries
         if entries is None:
             entries = scan_directory(segment.partition_directory)
@@ -353,7 +358,7 @@ def _manifest_row(
 
 
 def _list_published_entries(directory: str, names: Iterable[str]) -> dict[str, Entry]:
-    """Return the entries of a folder by name; in an object store, only published objects."""
+    """Return the entries of a folder by name; in an object store, only those just published."""
     if scheme_of(directory) in OBJECT_SCHEMES:
         from kafka_index.core.fs.object_store import ObjectStore  # noqa: PLC0415, slow to import
 
@@ -371,7 +376,7 @@ def _list_published_entries(directory: str, names: Iterable[str]) -> dict[str, E
 
 
 def _files_table(published: Sequence[PublishedFile], entries: dict[str, Entry]) -> pa.Table | None:
-    """Return `MANIFEST_FILES`; None if a file has changed since it was written."""
+    """Return the `MANIFEST_FILES` table; None if a file is missing or has another size."""
     rows = []
     for file in published:
         entry = entries.get(file.name)

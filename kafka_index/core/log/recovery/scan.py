@@ -1,6 +1,6 @@
-"""Scan segments into temporary files, with a report row for each.
+"""Scan segments: write their index files to temporary files, and create report rows.
 
-A staged segment is not published yet. Errors of a segment are in its row.
+The results are staged segments, which are not published yet. The row of a segment has its error.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-#: Reason code: a segment with transactions for which no ``.txnindex`` is requested.
+#: Reason code of a segment with transactions, if an ``.index`` but no ``.txnindex`` is requested.
 TRANSACTIONAL = "transactional"
 _TRANSACTIONAL = (
     "transactional: the segment was not built, because a broker that finds an .index does not "
@@ -69,9 +69,10 @@ _NOT_PUBLISHED = (
 def stage_segments(
     segments: Iterable[SegmentFile], settings: BuildSettings, *, attempt_id: str
 ) -> Iterator[StagedSegment]:
-    """Stage segments one by one; skip the scan of segments whose files are already up to date.
+    """Scan segments one by one; segments whose files are up to date are not scanned.
 
-    Attempts of a run that may overlap have different attempt IDs (letters, digits, underscores).
+    Attempts of a run that may overlap must have different attempt IDs, of letters, digits and
+    underscores.
     """
     for segment in segments:
         unchanged = None if settings.force else find_unchanged_segment(segment, settings)
@@ -83,7 +84,7 @@ def stage_segments(
 
 
 def find_unchanged_segment(segment: SegmentFile, settings: BuildSettings) -> StagedSegment | None:
-    """Return a segment that is up to date according to the build manifest; None to scan it."""
+    """Return a segment that is up to date according to the build manifest; None for others."""
     if not uses_manifest(settings):
         return None
     root = settings.target_root
@@ -102,7 +103,7 @@ def stage_segment(
     attempt_id: str,
     directory: str | None = None,
 ) -> StagedSegment:
-    """Scan a segment into temporary files of its target folder, or of `directory`."""
+    """Scan a segment; write temporary files to its target folder, or to `directory`."""
     started = time.perf_counter()
     row = empty_row(segment)
     try:
@@ -142,7 +143,7 @@ def _scan(
     paths: SegmentPaths,
     attempt_id: str,
 ) -> tuple[SegmentReport, tuple[PublishedFile, ...]]:
-    """Scan a segment into its temporary files; return its row and the written files."""
+    """Scan a segment and write its temporary files; return its row and the files to publish."""
 
     def scratch(path: str) -> str:
         return settings.work_path(path, attempt_id)
@@ -162,10 +163,10 @@ def _scan(
     state = SegmentState.of_table(producers)
     if settings.needs_state:
         if stop is not None and stop.code == INVALID_MARKER:
-            # Recovery keeps the batch, and fails when it loads the producers of the batch.
+            # Recovery does not truncate this batch, and fails when it loads the producers.
             stop = replace(stop, refused=True)
     else:
-        # The segment is checked as if it were the only segment of its partition.
+        # Check producers and epochs as if this were the only segment of its partition.
         stop = _first_refusal(stop, PartitionState().apply(state)[1])
     row = empty_row(segment)
     if stop is not None and stop.refused:
@@ -200,12 +201,13 @@ def _read(path: str) -> bytes:
 
 
 def _first_refusal(stop: ScanStop | None, refusal: ScanStop | None) -> ScanStop | None:
-    """Return where recovery fails first: in the scan, or in checks across segments."""
+    """Return where recovery fails first: in the scan, or when the segment's state is applied."""
     if refusal is None or stop is None or not stop.refused:
         return refusal or stop
     if stop.position_bytes != refusal.position_bytes:
         return min(stop, refusal, key=lambda failure: failure.position_bytes)
-    # Recovery adds a batch's index entries before it checks epochs and aborted transactions.
+    # For one batch, recovery adds index entries, then updates producers, then checks epochs and
+    # aborted transactions.
     return refusal if stop.code in PRODUCER_REFUSALS else stop
 
 
@@ -217,7 +219,7 @@ def _completed_row(
     stop: ScanStop | None,
     overlap: ScanStop | None,
 ) -> SegmentReport:
-    """Return the row of a segment that was scanned to the end of its valid batches."""
+    """Return the row of a segment whose valid batches were all scanned."""
     truncation = stop if builder.valid_bytes < source.log_size_bytes else None
     if truncation is not None and truncation.code == PREALLOCATED_TAIL and not segment.is_last:
         truncation = replace(truncation, code=ZERO_TAIL)
@@ -250,9 +252,10 @@ def _build_indexes(
     time_path: str,
     attributes_of: str | None,
 ) -> tuple[IndexBuilder, ScanStop | None, ScanStop | None]:
-    """Build both index files from a source.
+    """Build both index files from the batches of a source.
 
-    Returns the builder, the reason why recovery stopped, and the first batch out of order.
+    Returns the builder, why recovery ends before the end of the log, and the first batch out of
+    order.
     """
     for path in (offset_path, time_path):
         os.close(create_scratch(path, attributes_of=attributes_of))
@@ -268,14 +271,14 @@ def _build_indexes(
         order = BatchOrder(base_offset)
         for batches in source.chunks():
             overlap = overlap or order.first_stop(batches)
-            # The log is read to its end even after a stop, to find its size and detect changes.
+            # Even after a stop, the log is read to its end, to find its size and to detect changes.
             if stop is None:
                 stop = builder.append(batches)
             if stop is not None and stop.refused:
                 break
         if stop is None:
             stop = source.stop
-        # If recovery fails, it does not append the last time index entry.
+        # A failing recovery does not append the last time index entry.
         if stop is None or not stop.refused:
             stop = builder.finish() or stop
     return builder, stop, overlap

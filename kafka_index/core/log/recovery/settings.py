@@ -1,4 +1,4 @@
-"""The settings of a build: output files and their paths."""
+"""The settings of a build, the paths of its output files, and the rows of its report."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRUNCATED = "truncated"
 FAILED = "failed"
 STATUSES = (BUILT, UNCHANGED, TRUNCATED, FAILED)
 
-#: Reason code of a segment whose file or target cannot be used.
+#: Reason code of a segment whose log cannot be read, or whose files cannot be written.
 ERROR = "error"
 
 REPORT_SCHEMA = pa.schema(
@@ -59,19 +59,19 @@ REPORT_SCHEMA = pa.schema(
 
 @dataclass(frozen=True, slots=True)
 class SegmentCounts:
-    """The counts of a scanned segment.
+    """Counts and offsets from the scan of a segment.
 
     Attributes
     ----------
     valid_bytes
-        Length of the indexed prefix of the log.
+        End position of the last valid batch in the ``.log`` file.
     batch_count
-        Number of batches in this prefix.
+        Number of valid batches.
     next_offset
-        The offset after the last batch, as a broker determines it; the base offset if offsets
-        decrease after the last index entry.
+        The offset after the last valid batch, as a broker determines it. If offsets decrease after
+        the last index entry, it can be the base offset.
     max_timestamp_ms
-        The largest timestamp, -1 for none.
+        The largest timestamp of the valid batches, -1 without one.
     """
 
     valid_bytes: int
@@ -84,34 +84,36 @@ class SegmentCounts:
 
 @dataclass(frozen=True, slots=True)
 class SegmentReport:
-    """The result of one segment.
+    """A row of the build report: the result of one segment.
 
     Parameters
     ----------
     topic, partition, segment_base_offset
         The segment.
     log_path : str
-        Absolute path of the log.
+        Absolute path of the ``.log`` file.
     log_size_bytes : int
-        Size of the log.
+        Size of the ``.log`` file.
     counts : SegmentCounts, optional
         Counts of the scan; None if the segment failed earlier.
     status : str
         One of `STATUSES`.
     reason : str, optional
-        Why the status is not ``built``, or the first batch that is out of order.
+        Why the status is not ``built``. If the status is ``built``, describes the first batch that
+        is out of order.
     position_bytes : int, optional
-        Position in the log to which the reason refers.
+        Position in the ``.log`` file to which the reason refers.
     seconds : float
-        Duration.
+        Duration of the scan.
     aborted_txns : int, optional
         Number of entries in ``.txnindex``; None if not built.
     producers : int, optional
-        Number of producers at the segment's end; None if not built.
+        Number of producers at the end of the segment; None if no state was built.
     note : str, optional
         Information about a segment without errors.
     retriable : bool
-        True if the segment failed because of permission, disk or memory, not because of its data.
+        True if the segment failed because of permissions, the disk or memory, not because of its
+        data.
     reason_code : str, optional
         Machine-readable code of the reason, such as ``bad_crc``. Without a reason, the code of the
         note.
@@ -134,26 +136,26 @@ class SegmentReport:
     reason_code: str | None = None
 
     def failed(self, code: str, reason: str, position_bytes: int | None = None) -> Self:
-        """Return the row with status failed."""
+        """Return a copy with status failed."""
         return replace(
             self, status=FAILED, reason=reason, reason_code=code, position_bytes=position_bytes
         )
 
     def failed_by(self, error: KafkaIndexError) -> Self:
-        """Return the row with status failed, caused by an error."""
+        """Return a copy with status failed, because of an error."""
         row = self.failed(ERROR, str(error), error.position_bytes)
         return replace(row, retriable=is_retriable(error))
 
     @property
     def is_preallocated_tail(self) -> bool:
-        """Whether valid batches are followed by preallocated zeros up to the end of the log."""
+        """Whether only preallocated zeros follow the valid batches."""
         return self.reason_code == PREALLOCATED_TAIL
 
     @property
     def is_damage(self) -> bool:
-        """Whether the segment has corruption, which affects the exit code."""
+        """Whether the exit code reports the segment as failed or corrupt."""
         is_truncated = self.status == TRUNCATED and not self.is_preallocated_tail
-        # Recovery keeps batches that are out of order, but readers skip these batches.
+        # A batch out of order counts as corruption: recovery keeps it, but readers skip it.
         return self.status == FAILED or is_truncated or self.reason_code == OVERLAP
 
 
@@ -206,19 +208,21 @@ class BuildSettings:
     Attributes
     ----------
     target_root
-        Root of the output, with the partition directories; None to write next to the logs.
+        Output folder, which contains a folder for each partition. None to write next to the logs.
     expiration
-        Idle producers to omit from snapshots, as a broker that starts now; None to omit none.
+        Which idle producers to omit from snapshots, like a broker that starts now. None to keep
+        all.
     force
-        Rebuild segments whose files are up to date.
+        Build all segments, even if their files are up to date.
     run_id
         Unique ID of letters, digits and underscores.
     tiered
-        Partitions with remote segments.
+        The tiered partitions, which have remote segments.
     shares_staged
-        Stage files for a remote target in its store, because another process publishes them.
+        For a remote target, upload temporary files to its store, because another process publishes
+        them.
     keeps_digests
-        Compute digests of written files for the build manifest; required for publishing.
+        Compute digests of the written files, which the build manifest and publishing require.
     keeps_manifest
         Write a build manifest, so that the next build recognizes unchanged files.
     """
@@ -237,12 +241,12 @@ class BuildSettings:
 
     @property
     def in_place(self) -> bool:
-        """Whether index files are written next to their logs."""
+        """Whether index files are written next to their ``.log`` files."""
         return self.target_root is None
 
     @property
     def needs_state(self) -> bool:
-        """Whether an output file depends on earlier segments."""
+        """Whether an output depends on producers or leader epochs of earlier segments."""
         return not INDEX_OUTPUTS.issuperset(self.outputs)
 
     @property
@@ -250,20 +254,20 @@ class BuildSettings:
         return self.target_root is None or store_of(self.target_root).stages_locally
 
     def work_path(self, final_path: str, attempt_id: str) -> str:
-        """Return the local path for writing a file: next to its target if the target is local."""
+        """Return the local temporary path of a file, next to its final path if that is local."""
         if self._stages_next_to_target:
             return scratch_path(final_path, self.run_id, attempt_id)
         return scratch_path(_move_below(final_path, workspace()), self.run_id, attempt_id)
 
     def staged_path(self, final_path: str, attempt_id: str) -> str:
-        """Return the path of a scanned file until it is published."""
+        """Return the path that a file of a scanned segment has until it is published."""
         if not self.shares_staged or self.target_root is None or self._stages_next_to_target:
             return self.work_path(final_path, attempt_id)
         root = f"{self.target_root}/{RUNS_FOLDER}/{self.run_id}"
         return scratch_path(_move_below(final_path, root), self.run_id, attempt_id)
 
     def attributes_of(self, log_path: str) -> str | None:
-        """Return the log whose mode and owner index files inherit; None in another folder."""
+        """Return the log whose mode and owner its index files inherit; None if not next to it."""
         return log_path if self.in_place else None
 
     def scan_settings(self, topic: str) -> ScanSettings:
@@ -274,6 +278,6 @@ class BuildSettings:
 
 
 def _move_below(final_path: str, root: str) -> str:
-    """Return the path of a partition's file below another root."""
+    """Return the path that a file of a partition directory has below another root."""
     folder, name = os.path.split(final_path)
     return os.path.join(root, os.path.basename(folder), name)

@@ -1,6 +1,6 @@
-"""A segment between scan and publication: a report row, and temporary files.
+"""A scanned segment that is not published yet: its report row and temporary files.
 
-Index files of a remote segment are compared with the stored index files.
+For a remote segment, the built index files are also compared with its stored index files.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from kafka_index.core.log.state.partition_state import SegmentState
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.output.publish import Publication, StagedFile, is_new_folder, remove_scratch
 
-# Suffix of a hidden file with the producers and leader epochs of a segment. If only an earlier
-# segment of the partition has changed, this file is read instead of the log.
+# Suffix of a hidden file with the producers and leader epochs of a segment. If only other segments
+# of the partition have changed, this file is read instead of the ``.log`` file.
 _STATE_SUFFIX = ".kafka-index-state"
 _DIGEST_BYTES = 16
 _CHUNK_BYTES = 1 << 20
@@ -45,7 +45,7 @@ _ENTRY_BYTES = {
 
 @dataclass(frozen=True, slots=True)
 class PublishedFile:
-    """A written file: its final name, size, and BLAKE2b digest of 16 bytes in hex."""
+    """A file to publish: its final name, its size, and its 16-byte BLAKE2b digest in hex."""
 
     name: str
     size_bytes: int
@@ -53,7 +53,7 @@ class PublishedFile:
 
     @classmethod
     def of(cls, path: str, name: str | None = None) -> PublishedFile:
-        """Describe the file at `path`; raises `OSError` if it cannot be read."""
+        """Read the file at `path` and compute its digest; raises `OSError` if this fails."""
         name = name or os.path.basename(path)
         store = store_of(path)
         if store.needs_requests:
@@ -74,7 +74,7 @@ class PublishedFile:
 
 @dataclass(frozen=True, slots=True)
 class SegmentPaths:
-    """The final paths of a segment's own files, and its log."""
+    """The final paths of the files that are built for a segment, and the path of its log."""
 
     time_index: str
     offset_index: str
@@ -92,8 +92,9 @@ class SegmentPaths:
         )
 
     def published(self, settings: BuildSettings) -> tuple[str, ...]:
-        """Return the files to publish, in order: the ``.index`` is last."""
-        # The state file is used only with a build manifest, which identifies the log.
+        """Return the final paths of the files to publish in this order, the ``.index`` last."""
+        # A state file is useful only with a build manifest, which is written only with an
+        # ``.index``.
         has_index = BuildOutput.INDEX in settings.outputs
         paths = (
             (self.state, has_index and settings.needs_state),
@@ -103,7 +104,7 @@ class SegmentPaths:
         return tuple(path for path, is_published in paths if is_published)
 
     def publication(self, settings: BuildSettings, attempt_id: str) -> Publication | None:
-        """Return an attempt's temporary files to publish, None without such files."""
+        """Return the temporary files of an attempt with their final paths, None without any."""
 
         def staged(path: str) -> StagedFile:
             return StagedFile(settings.staged_path(path, attempt_id), path)
@@ -122,7 +123,7 @@ class SegmentPaths:
         return Publication(files, attributes_of=attributes_of) if files else None
 
     def hand_over(self, settings: BuildSettings, attempt_id: str) -> None:
-        """Upload an attempt's temporary files for the process that publishes them.
+        """Upload the temporary files of an attempt, if another process publishes them.
 
         Raises `PublishError` if an upload fails.
         """
@@ -135,9 +136,10 @@ class SegmentPaths:
                 remove_scratch(work_path)
 
     def remove_scratch(self, settings: BuildSettings, attempt_id: str) -> None:
-        """Delete an attempt's local temporary files.
+        """Delete the local temporary files of an attempt.
 
-        Another attempt may need remote temporary files, which are deleted at the end of the run.
+        Remote temporary files are deleted at the end of the run, since another attempt may need
+        them.
         """
         for path in self._written_paths:
             remove_scratch(settings.work_path(path, attempt_id))
@@ -149,18 +151,19 @@ class SegmentPaths:
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A scanned segment, and the files that are not yet published.
+    """A scanned segment, and its temporary files.
 
     Attributes
     ----------
     report
-        The row, without values that depend on earlier segments.
+        The report row, without values that depend on earlier segments.
     directory
         Target folder, empty if the folder could not be created.
     attempt_id
-        ID in the names of temporary files, None without temporary files.
+        ID in the names of the temporary files, None if there are none.
     is_withheld
-        True if later segments need the temporary files, which are not published.
+        True if the temporary files must not be published, and are only needed to merge later
+        segments.
     files
         Index files and state file of the segment, from this scan or an earlier run.
     """
@@ -177,18 +180,18 @@ class StagedSegment:
         return SegmentPaths.of(self.segment, self.directory)
 
     def publication(self, settings: BuildSettings) -> Publication | None:
-        """Return the temporary files to publish and their targets, None without such files."""
+        """Return the temporary files to publish with their final paths, None without any."""
         if self.attempt_id is None or self.is_withheld:
             return None
         return self.paths.publication(settings, self.attempt_id)
 
     def remove_scratch(self, settings: BuildSettings) -> None:
-        """Delete the temporary files that are not published."""
+        """Delete the local temporary files."""
         if self.attempt_id is not None:
             self.paths.remove_scratch(settings, self.attempt_id)
 
     def read_state(self, settings: BuildSettings) -> SegmentState:
-        """Read the producers and epochs of the segment.
+        """Read the segment's producers and leader epochs from its state file.
 
         Raises `InputError` if the state file cannot be read.
         """
@@ -198,9 +201,9 @@ class StagedSegment:
         try:
             return SegmentState.read(settings.staged_path(path, self.attempt_id))
         except InputError:
-            # Another attempt may have published the staged file by a rename. The published file is
-            # compared, because it may be from an earlier scan. In object stores, the staged file
-            # remains.
+            # Another attempt may have renamed the temporary file to its final path. The digest of
+            # that file is compared, because it may be from an earlier scan. In object stores, the
+            # temporary file remains.
             if not store_of(path).stages_locally or not self._is_published(path):
                 raise
             return SegmentState.read(path)
@@ -209,13 +212,13 @@ class StagedSegment:
         return not self.is_withheld and bool(self.files) and self.has_published_content()
 
     def has_published_content(self) -> bool:
-        """Return whether all files of the segment are published with the written content."""
+        """Return whether each file exists at its final path with the content of this scan."""
         return all(
             self._is_published(os.path.join(self.directory, file.name)) for file in self.files
         )
 
     def _is_published(self, path: str) -> bool:
-        """Return whether a published file has the written content."""
+        """Return whether the file at a final path has the content of this scan."""
         try:
             return PublishedFile.of(path) in self.files
         except (OSError, KafkaIndexError):
@@ -223,7 +226,7 @@ class StagedSegment:
 
 
 def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
-    """Return the folder of a segment's index files; create it if missing.
+    """Return the target folder of a segment's index files; create it if it is missing.
 
     Raises `PublishError` if the folder cannot be created.
     """
@@ -237,7 +240,7 @@ def target_directory_of(segment: SegmentFile, settings: BuildSettings) -> str:
 def describe_stored_differences(segment: SegmentFile, built: Mapping[str, bytes]) -> str | None:
     """Return how the stored indexes of a remote segment differ from the built indexes.
 
-    Returns None if all are equal, and for a local segment, which has no stored indexes.
+    Returns None if all are equal, and for local segments, which have no stored indexes.
     """
     if not is_segment_path(segment.log_path):
         return None

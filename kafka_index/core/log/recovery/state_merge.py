@@ -1,7 +1,7 @@
-"""Merge of a partition: from the scans of its segments to its state files.
+"""Merge the scanned segments of a partition, and write its state files.
 
-Segments are merged in offset order. After each segment, the files that recovery would write are
-written to temporary files: aborted transactions and the producer snapshot.
+Segments are merged in offset order. For each segment, the transaction index and the producer
+snapshot that recovery would write are written to temporary files.
 """
 
 from __future__ import annotations
@@ -52,18 +52,18 @@ from kafka_index.core.output.publish import StagedFile, TargetFiles, write_scrat
 
 @dataclass(frozen=True, slots=True)
 class PartitionStart:
-    """The state before a partition's first segment.
+    """Producers, leader epochs and log start offset before a partition's first segment.
 
     Attributes
     ----------
     checkpointed_log_start
         Entry of ``log-start-offset-checkpoint``, None without an entry.
     epochs, epochs_text
-        Content of ``leader-epoch-checkpoint``.
+        Entries and text of ``leader-epoch-checkpoint``.
     note
-        Note for users.
+        Note in the report row of the first segment, None without one.
     entries
-        Entries of a remote log directory, None for a local directory.
+        Entries of the partition directory, if they were listed; otherwise None.
     """
 
     state: PartitionState
@@ -89,24 +89,25 @@ class PartitionStart:
         run_id: str = "",
         listed_entries: Sequence[Entry] | None = None,
     ) -> PartitionStart:
-        """Read the files next to the first segment of a partition.
+        """Read the snapshots and checkpoints next to the first segment of a partition.
 
-        As in ``ProducerStateManager.truncateAndReload``, the latest valid snapshot above the log
-        start and at or below the base offset is loaded. Raises `InputError` if this process may not
-        read a checkpoint, or if the leader epochs are malformed, so that a broker would not start.
+        As in ``ProducerStateManager.truncateAndReload``, this loads the latest valid snapshot above
+        the log start offset, and at or below the base offset of the segment. Raises `InputError` if
+        this process may not read a checkpoint, or if the leader epochs are malformed, so that a
+        broker would not start.
 
         Parameters
         ----------
         expiration
-            Idle producers to remove.
+            Which idle producers to remove.
         tiered
-            The state of a partition whose first segment is remote.
+            Log start offset and leader epochs of a partition whose first segment is remote.
         log_start_offset
-            Used instead of the checkpoint.
+            Log start offset to use instead of the checkpoint.
         run_id
             With a run ID, checkpoints are read once for all partitions of the run.
         listed_entries
-            The directory entries, if known.
+            The entries of the partition directory, if already listed.
         """
         if tiered is not None:
             return cls._of_tiered(first_segment, expiration, tiered)
@@ -171,7 +172,7 @@ class PartitionStart:
         expiration: ProducerExpiration | None,
         tiered: TieredPartition,
     ) -> PartitionStart:
-        """Return the state before the first remote segment, for which no snapshot exists."""
+        """Return the state before a remote first segment, for which no snapshot exists."""
         epochs = LeaderEpochCache(tiered.epochs)
         notes = []
         if tiered.is_lower_bound:
@@ -200,7 +201,7 @@ def _missing_producers_note(first_segment: SegmentFile) -> str:
     )
 
 
-#: Reason codes of segments that cannot be merged.
+#: Reason codes of segments that cannot be merged with the previous segments.
 STATE_UNKNOWN = "state_unknown"
 SEGMENTS_OVERLAP = "segments_overlap"
 #: Reason code of a note: a broker that starts on this partition deletes all its segments.
@@ -221,12 +222,12 @@ def merge_partition(
 ) -> MergedPartition:
     """Merge the segments of a partition in order of base offset.
 
-    By default, `start` is read from the files next to the first log. For `listed_entries`, see
-    `PartitionStart.read`. The names of temporary files contain the attempt ID.
+    By default, `start` is read from the files next to the first segment. For `listed_entries`, see
+    `PartitionStart.read`. The names of temporary files contain `attempt_id`.
     """
     merged = MergedPartition(staged)
     if not settings.needs_state:
-        # Segments do not depend on each other.
+        # No requested output depends on earlier segments, so nothing is merged.
         merged.segments = [MergedSegment(segment, segment.report) for segment in staged]
         merged.snapshots = set()
         return merged
@@ -260,10 +261,10 @@ def merge_partition(
 
 @dataclass
 class PartitionMerge:
-    """Merges the segments of one partition in order.
+    """Merges the segments of one partition in offset order.
 
-    State files that are not in the target folder are written to temporary files. `published` has
-    all state files of the partition, including unchanged files.
+    Each state file is written to a temporary file, unless the target folder has a file with the
+    same content. `published` has all state files of the partition, including unchanged ones.
     """
 
     start: PartitionStart
@@ -272,28 +273,28 @@ class PartitionMerge:
     target: TargetFiles
     published: list[PublishedFile] = field(default_factory=list)
     snapshots: set[int] = field(default_factory=set)
-    # Offset after the last batch so far, and after the last v2 batch.
+    # The offset after the last batch so far, and the offset after the last v2 batch.
     _end_offset: int | None = None
     _map_end_offset: int = -1
-    # Log end offset as a broker reads it from the last segment.
+    # The log end offset that a broker would read from the last merged segment.
     _log_end_offset: int = 0
     _first_offset: int = 0
     _was_truncated: bool = False
-    # Why the state is unknown from here on.
+    # Why the producers of later segments are unknown, None if they are known.
     _unknown_reason: str | None = None
 
     @property
     def is_complete(self) -> bool:
-        """Whether the state is known at the end of every segment so far."""
+        """Whether the producers are known at the end of every segment so far."""
         return self._unknown_reason is None and self._end_offset is not None
 
     @property
     def first_offset(self) -> int:
-        """The log start offset for a broker, which deletes snapshots at or below this offset."""
+        """The log start offset of a broker, which deletes snapshots at or below this offset."""
         return max(self.start.log_start_offset, self._first_offset)
 
     def add(self, staged: StagedSegment) -> MergedSegment:
-        """Merge the next segment; an error is recorded in the row of the segment."""
+        """Merge the next segment. An error is stored in the row of the segment."""
         row = staged.report
         base_offset = staged.segment.base_offset
         files: tuple[StagedFile, ...] = ()
@@ -310,7 +311,7 @@ class PartitionMerge:
         return MergedSegment(staged, row, files)
 
     def annotate_last(self, last: MergedSegment) -> MergedSegment:
-        """Return the last segment, with a note if the log start offset is above the log end.
+        """Return the last segment. Add a note if the log start offset is above the log end offset.
 
         In that case, a broker deletes all segments and creates an empty log (LogLoader.load).
         """
@@ -328,7 +329,7 @@ class PartitionMerge:
         return replace(last, report=replace(report, note=notes, reason_code=code))
 
     def write_last_files(self, last: StagedSegment) -> tuple[StagedFile, ...]:
-        """Write the files of the partition itself: the snapshot at its end, and the leader epochs.
+        """Write the files of the partition itself: the last snapshot and the leader epochs.
 
         Raises `KafkaIndexError` if a file cannot be read or written.
         """
@@ -336,9 +337,9 @@ class PartitionMerge:
             return ()
         files = self._write_last_snapshots(last)
         epochs = self.start.state.epochs
-        # A broker creates an empty checkpoint. It writes the checkpoint when an epoch is added or
-        # removed, or when an epoch starts at or before the log start
-        # (LeaderEpochFileCache.truncateFromStartAsyncFlush).
+        # Otherwise, keep the existing text. A broker creates a missing checkpoint, but rewrites an
+        # existing one only when an epoch is added or removed, or when an epoch starts at or before
+        # the log start offset (LeaderEpochFileCache.truncateFromStartAsyncFlush).
         is_written = epochs.entries != self.start.epochs
         is_written |= epochs.truncate_from_end(self._log_end_offset)
         is_written |= epochs.truncate_from_start(self.start.log_start_offset)
@@ -384,7 +385,8 @@ class PartitionMerge:
                     filter(None, (note, describe_stored_differences(staged.segment, built)))
                 )
         elif os.path.exists(staged.paths.offset_index):
-            # Without the .index, a broker would truncate the log here, as assumed for the state.
+            # The merge assumes that a broker truncates this log, but it does so only without an
+            # .index.
             row = replace(row, reason=f"{row.reason}; {_EXISTING_INDEX}")
             self._unknown_reason = f"a broker keeps the invalid tail of segment {base_offset}"
         is_new = bool(files) and row.status == UNCHANGED
@@ -407,7 +409,7 @@ class PartitionMerge:
         return staged.report.failed(SEGMENTS_OVERLAP, str(error))
 
     def _gap_note(self, base_offset: int) -> str | None:
-        """Return a note if offsets are missing before a segment."""
+        """Return a note if offsets are missing before a segment, otherwise None."""
         end = self._end_offset
         if end is None or base_offset == end:
             return None
@@ -418,7 +420,7 @@ class PartitionMerge:
     def _merge_without_state(
         self, staged: StagedSegment
     ) -> tuple[SegmentReport, tuple[StagedFile, ...]]:
-        """Merge a segment after a failed segment, without producers and transactions."""
+        """Merge a segment after a failed one: earlier producers and transactions are unknown."""
         unknown = (
             f"{STATE_UNKNOWN}: {self._unknown_reason}, so the producers and transactions "
             "before this segment are unknown"
@@ -426,21 +428,21 @@ class PartitionMerge:
         if BuildOutput.TXN_INDEX in self.settings.outputs and len(
             staged.read_state(self.settings).aborts
         ):
-            # If the .index exists without a .txnindex, a broker assumes that the segment has no
-            # aborted transactions.
+            # A broker that finds an .index but no .txnindex assumes that no transaction was
+            # aborted.
             reason = f"{unknown}, and this segment has aborted transactions"
             return staged.report.failed(STATE_UNKNOWN, reason), ()
         row = replace(staged.report, note=f"{unknown}; no snapshot was written")
         return row, self.write_txn_index(staged, b"")
 
     def _reload_snapshot_below(self, offset: int) -> bool:
-        """Load the snapshot after the last v2 batch if this snapshot is below an offset.
+        """Load the snapshot after the last v2 batch, if it is below `offset`.
 
-        Recovery has written the snapshot, loads it, and writes another snapshot at the offset
+        Recovery writes this snapshot, loads it again, and writes another snapshot at `offset`
         (UnifiedLog.rebuildProducerState). Returns whether the snapshot was loaded.
         """
         if self._map_end_offset <= self.start.log_start_offset:
-            # A broker deletes snapshots at or below the log start.
+            # A broker deletes snapshots at or below the log start offset, so none is loaded.
             self.start.state.forget_producers()
         if self._map_end_offset >= offset:
             return False
@@ -460,19 +462,18 @@ class PartitionMerge:
         return (*files, *self._write_snapshot(last, self._log_end_offset))
 
     def _write_snapshot(self, staged: StagedSegment, offset: int) -> tuple[StagedFile, ...]:
-        """Write the snapshot at an offset, unless it is written already or below the log start."""
+        """Write the snapshot at an offset above the log start offset, if not yet written."""
         if offset <= self.first_offset or BuildOutput.SNAPSHOT not in self.settings.outputs:
             return ()
         if offset in self.snapshots:
-            # The snapshot at the log end, or before an empty last segment, has already been
-            # written.
+            # This can happen at the log end, or before an empty last segment.
             return ()
         self.snapshots.add(offset)
         path = snapshot_path(staged.directory, offset)
         return self._write(path, self.start.state.snapshot(), staged)
 
     def write_txn_index(self, staged: StagedSegment, data: bytes) -> tuple[StagedFile, ...]:
-        """Write a transaction index; an empty transaction index only replaces an existing file."""
+        """Write a transaction index. An empty one is written only to replace an existing file."""
         if BuildOutput.TXN_INDEX not in self.settings.outputs:
             return ()
         log_name = os.path.basename(staged.segment.log_path)
@@ -494,7 +495,7 @@ class PartitionMerge:
 
 @dataclass(frozen=True, slots=True)
 class MergedSegment:
-    """A segment with its final row, and the state files to publish before its ``.index``."""
+    """A segment with its final report row, and the state files to publish before its ``.index``."""
 
     staged: StagedSegment
     report: SegmentReport
@@ -503,7 +504,7 @@ class MergedSegment:
 
 @dataclass
 class MergedPartition:
-    """A partition whose files are ready to be published.
+    """The result of merging a partition, whose files can then be published.
 
     Attributes
     ----------
@@ -514,11 +515,11 @@ class MergedPartition:
     own_files
         Files of the partition itself, which are published first.
     start
-        Initial state of the merge, None without a merge.
+        The state before the first segment, None if nothing was merged.
     first_offset
-        Log start offset for a broker.
+        Log start offset of a broker that loads the partition.
     snapshots
-        Offsets of all snapshots of the partition, None if unknown.
+        Offsets of all snapshots that the partition should have, None if unknown.
     published
         State files of the partition, including unchanged files.
     error
@@ -536,5 +537,5 @@ class MergedPartition:
 
     @property
     def directory(self) -> str:
-        """The target folder, from any segment: a failed segment may have none."""
+        """The target folder of any segment with one: a failed segment may have none."""
         return max(segment.directory for segment in self.staged)

@@ -1,1 +1,1 @@
-"""Iterate over the batches of a log segment."""
+"""Iterate over the batches of a log segment, and check or index these batches."""

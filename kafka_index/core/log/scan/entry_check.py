@@ -1,7 +1,7 @@
 """Compare the entries of index files and of ``leader-epoch-checkpoint`` with the batches of a log.
 
 Offset index: offsets ascend, each position is the start of a batch, and each offset is above the
-last offset of all batches before that position. Time index: no batch that ends before an entry's
+last offsets of all batches before its position. Time index: no batch that ends before an entry's
 offset has a larger timestamp than the entry.
 """
 
@@ -22,17 +22,17 @@ _NO_OFFSET = -1
 
 
 class EntryFault(StrEnum):
-    """How the entries of an index file differ from their log."""
+    """How the entries of an index file differ from the batches of their log."""
 
-    #: Entries are missing.
+    #: The entry for the largest timestamp is missing.
     INCOMPLETE = "incomplete"
-    #: An entry points beyond the log.
+    #: An entry is beyond the last batch of the log.
     STALE = "stale"
-    #: An entry points between batches.
+    #: An entry does not point to the start of a batch.
     MISPLACED = "misplaced"
-    #: An entry points past batches that precede its offset.
+    #: The offset or timestamp of an entry is too low for the batches before the entry.
     TOO_LOW = "too_low"
-    #: The entries belong to another segment.
+    #: No entry matches, so the entries belong to another segment.
     FOREIGN = "foreign"
 
 
@@ -46,7 +46,7 @@ class IndexMismatch(NamedTuple):
 
 
 class StoredEntries(NamedTuple):
-    """The entries of an index file.
+    """The entries that an index file contains.
 
     Attributes
     ----------
@@ -55,11 +55,11 @@ class StoredEntries(NamedTuple):
     values
         Positions in bytes, or timestamps in ms.
     padding
-        Number of zero entries at the end of the file, which the columns do not contain.
+        Number of zero entries at the end of the file, which `offsets` and `values` do not contain.
     torn_bytes
         Number of bytes after the last complete entry.
     disorder
-        The first entry that is not above the previous entry, None if all ascend.
+        The first entry that is negative or not above the previous entry, None if all ascend.
     """
 
     offsets: Longs
@@ -80,7 +80,7 @@ def read_time_entries(data: bytes, base_offset: int) -> StoredEntries:
 
 
 def _read_entries(data: bytes, dtype: np.dtype[np.void]) -> StoredEntries:
-    """Return entries whose `offsets` are the first stored field, and `values` the second."""
+    """Return entries with the first stored field as `offsets`, and the second as `values`."""
     size = dtype.itemsize
     raw = np.frombuffer(data, dtype, len(data) // size)
     keys, values = (raw[name].astype(np.int64) for name in dtype.names or ())
@@ -97,7 +97,7 @@ def _first_row(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> int | None:
 
 
 class OffsetEntryCheck:
-    """Compares ordered offset index entries with the batches of their log, chunk by chunk."""
+    """Compares ascending offset index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._positions = entries.offsets, entries.values
@@ -107,7 +107,7 @@ class OffsetEntryCheck:
         self._mismatch: IndexMismatch | None = None
 
     def observe(self, batches: BatchColumns) -> None:
-        """Compare the entries that point into these batches."""
+        """Compare the entries that point into a chunk of batches."""
         last = batches.last_offset
         largest = np.maximum.accumulate(np.concatenate(([self._largest], last)))
         self._largest = int(largest[-1])
@@ -142,7 +142,7 @@ class OffsetEntryCheck:
             )
 
     def mismatch(self, end_offset: int, end_bytes: int) -> IndexMismatch | None:
-        """Return the first mismatching entry, after all batches were observed."""
+        """After all batches were observed, return the first entry that does not match."""
         mismatch = self._mismatch
         count = len(self._offsets)
         if mismatch is not None and not self._matching_count and count > 1:
@@ -167,14 +167,14 @@ class OffsetEntryCheck:
 
 
 class TimeEntryCheck:
-    """Compares ordered time index entries with the batches of their log, chunk by chunk."""
+    """Compares ascending time index entries with the batches of their log, chunk by chunk."""
 
     def __init__(self, entries: StoredEntries) -> None:
         self._offsets, self._times = entries.offsets, entries.values
         self._latest = np.full(len(self._offsets), NO_TIMESTAMP, np.int64)
 
     def observe(self, batches: BatchColumns) -> None:
-        """Track the largest timestamp before each entry's offset."""
+        """For each entry, track the largest timestamp of the batches that end before its offset."""
         if not len(self._offsets):
             return
         last, times = batches.last_offset, batches.max_timestamp_ms
@@ -185,7 +185,7 @@ class TimeEntryCheck:
             order = np.argsort(last, kind="stable")
             last, times = last[order], times[order]
         latest = np.maximum.accumulate(times)
-        # Batches that end before the offset of each entry.
+        # For each entry, the number of batches that end before its offset.
         ended_batches = np.searchsorted(last, self._offsets[first:], side="left")
         latest_before = np.where(
             ended_batches > 0, latest[np.maximum(ended_batches, 1) - 1], NO_TIMESTAMP
@@ -195,9 +195,9 @@ class TimeEntryCheck:
     def mismatch(
         self, end_offset: int, max_timestamp_ms: int, *, is_closed: bool
     ) -> IndexMismatch | None:
-        """Return the first mismatching entry, after all batches were observed.
+        """After all batches were observed, return the first entry that does not match.
 
-        In a closed log, the last entry must have the largest timestamp.
+        If the segment is closed, the last entry must have the largest timestamp.
         """
         is_wrong = self._latest > self._times
         row = _first_row(is_wrong)
@@ -233,7 +233,7 @@ class TimeEntryCheck:
 
 
 class EpochRange(NamedTuple):
-    """Consecutive batches with one leader epoch: their first and last offset."""
+    """First and last offset of consecutive batches with the same leader epoch."""
 
     epoch: int
     first_offset: int
@@ -262,7 +262,7 @@ class EpochRanges:
 
 
 class WrongEpoch(NamedTuple):
-    """An offset with another epoch in the checkpoint; `found` is None without an epoch."""
+    """An offset with a wrong epoch in the checkpoint; `found` is None if it has none."""
 
     offset: int
     expected: int
@@ -272,7 +272,7 @@ class WrongEpoch(NamedTuple):
 def first_wrong_epoch(
     cache: LeaderEpochCache, ranges: Iterable[EpochRange], log_start_offset: int
 ) -> WrongEpoch | None:
-    """Return the first offset with another epoch in the checkpoint, None if all match."""
+    """Return the first offset whose epoch in the checkpoint is wrong, None if all match."""
     for epoch, first_offset, last_offset in ranges:
         if last_offset < log_start_offset:
             continue

@@ -1,4 +1,4 @@
-"""Reading a log: open it, find batches by offset, scan from a position.
+"""Read a ``.log`` file: open it, find batches by offset, and scan batches from a position.
 
 Source: Kafka's ``FileRecords``. Lookups and log writers share these functions.
 """
@@ -31,12 +31,12 @@ from kafka_index.core.log.scan.scanner import (
 from kafka_index.core.logdir.partition_files import SegmentFile
 from kafka_index.core.records.batch_table import BatchColumns, ScanStop
 
-#: Offset of a missing batch.
+#: Represents the offset of a batch that does not exist.
 NO_OFFSET = -1
 
 
 class LogOffsetPosition(NamedTuple):
-    """The batch that contains an offset: base offset, position and size in bytes (Kafka's name)."""
+    """Base offset, position and size of a batch (Kafka: ``FileRecords.LogOffsetPosition``)."""
 
     offset: int
     position: int
@@ -44,7 +44,7 @@ class LogOffsetPosition(NamedTuple):
 
 
 class TimestampAndOffset(NamedTuple):
-    """A record found by its timestamp in ms (Kafka: ``FileRecords.TimestampAndOffset``)."""
+    """Timestamp in ms and offset of a found record (Kafka: ``FileRecords.TimestampAndOffset``)."""
 
     timestamp: int
     offset: int
@@ -53,15 +53,15 @@ class TimestampAndOffset(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """The end of a log: the position and the offset after its last batch.
+    """The end of a segment: the position and the offset after its last batch.
 
     Attributes
     ----------
     stop
-        Why the batches end before the file, None if they do not.
+        Why the batches end before the end of the file, None if they do not.
     disorder
-        The first scanned batch that is out of order. If so, the next offset, which a broker uses,
-        may have any value.
+        The first scanned batch that is out of order, None if all are in order. After such a batch,
+        `next_offset` can have any value, but is still what a broker uses.
     """
 
     end_bytes: int
@@ -71,11 +71,11 @@ class LogEnd:
 
 
 def open_log(path: str, listed_segment: SegmentFile | None = None) -> ByteSource:
-    """Open a log for reading, by path or URI; a local one is a `MappedFile`.
+    """Open a ``.log`` file by path or URI; a local file is returned as a `MappedFile`.
 
-    Raises `InputError` if the log cannot be opened or exceeds the maximum segment size, and
-    `ReadError` if the log has changed since it was listed. In an object store, a change is detected
-    when the log is read.
+    Raises `InputError` if the file cannot be opened or exceeds the maximum segment size, and
+    `ReadError` if it has changed since it was listed. In an object store, a change is only detected
+    when the object is read.
     """
     info = None
     if listed_segment is not None:
@@ -108,10 +108,10 @@ def open_log(path: str, listed_segment: SegmentFile | None = None) -> ByteSource
 
 
 def check_unchanged(file: ByteSource, version: str, *, may_grow: bool = False) -> None:
-    """Raise `ReadError` if a log has changed, or lost bytes, since it was opened.
+    """Raise `ReadError` if a ``.log`` file has changed or was truncated since it was opened.
 
-    `version` is the version in its listing, empty if unknown. With `may_grow`, appended bytes of a
-    local log are ignored.
+    `version` is its version when it was listed, empty if unknown. With `may_grow`, bytes that were
+    appended to a local file are no change.
     """
     if isinstance(file, MappedFile):
         change, is_faulted = file.changed(may_grow=may_grow), file.faulted
@@ -125,7 +125,7 @@ def check_unchanged(file: ByteSource, version: str, *, may_grow: bool = False) -
 
 
 def log_changed(path: str, change: str) -> ReadError:
-    """Return the error for a log that changed concurrently."""
+    """Return the error for a log that changed while it was read."""
     return ReadError(
         f"the log changed while it was read: {change}",
         path=path,
@@ -139,20 +139,20 @@ def batch_at(log: Bytes, position_bytes: int) -> Bytes:
 
 
 class LogBatches:
-    """The batches of a log from a position on, in chunks, up to the first invalid batch.
+    """Iterates over chunks of batches from a position on, up to the first invalid batch.
 
     Parameters
     ----------
     base_offset
         Base offset of the segment.
     any_offset
-        Allow offsets that the segment cannot index, which only recovery rejects. If checksums are
-        verified, offsets must ascend.
+        Accept offsets that are too far above the base offset for an index entry. Only recovery
+        rejects them. If checksums are verified, these offsets must ascend.
 
     Attributes
     ----------
     stop
-        After the last batch: why the batches end before the log, None if they do not.
+        After the iteration: why the batches end before the end of the log, None if they do not.
     """
 
     def __init__(
@@ -171,7 +171,7 @@ class LogBatches:
 
     @property
     def refusal(self) -> ScanStop | None:
-        """The reason why recovery fails after the last batch; None if it truncates the log."""
+        """Why recovery fails after the last batch; None if recovery does not fail there."""
         return self.stop if self.stop is not None and self.stop.refused else None
 
     def __iter__(self) -> Iterator[BatchColumns]:
@@ -198,9 +198,9 @@ class LogBatches:
 def scan_to_end(
     log: Bytes, last_entry: OffsetPosition, base_offset: int, *, verify_crc: bool
 ) -> LogEnd:
-    """Scan from the last index entry to the end of the batches (``LogSegment.readNextOffset``).
+    """Scan batches from the last index entry to the end (``LogSegment.readNextOffset``).
 
-    Without an entry, `last_entry` is the base offset at position 0.
+    If the offset index is empty, `last_entry` is the base offset at position 0.
     """
     # A corrupt entry may have a negative position (LogSegment.translateOffset).
     start = max(last_entry.position, 0)
@@ -212,9 +212,10 @@ def scan_to_end(
 def end_of_batches(
     chunks: Iterable[BatchColumns], last_entry: OffsetPosition, base_offset: int
 ) -> LogEnd:
-    """Return the end of a log, without the reason why batches end there.
+    """Return the end of a segment, without `LogEnd.stop`.
 
-    `chunks` are the batches from the last index entry on; other parameters as in `scan_to_end`.
+    `chunks` has the batches from the last index entry on. For the other parameters, see
+    `scan_to_end`.
     """
     largest_base_offset = last_offset = NO_OFFSET
     end_bytes = max(last_entry.position, 0)
@@ -236,27 +237,27 @@ def next_offset(
     """Return the offset after the last batch of a segment, as a broker determines it.
 
     A broker searches for the first batch at or after the offset of the last index entry, and then
-    reads to the last batch. If offsets decrease after the entry, the search may fail, and the
-    result is the base offset. Source: LogSegment.readNextOffset,
+    reads all following batches. If offsets decrease after the entry, the search may find no batch,
+    and the result is the base offset. Source: LogSegment.readNextOffset,
     FileRecords.searchForOffsetFromPosition.
 
     Parameters
     ----------
     indexed_offset
-        Offset of the last index entry; the base offset without an entry.
+        Offset of the last index entry; the base offset if there is no entry.
     largest_base_offset
-        Largest base offset from the entry on, -1 without a batch.
+        Largest base offset of the batches from this entry on, -1 if there is no batch.
     last_offset
-        Last offset of the last batch, -1 without a batch.
+        Last offset of the last batch, -1 if there is no batch.
     """
     if max(largest_base_offset, last_offset) < indexed_offset:
         return base_offset
-    # The maximum offset overflows to the minimum, as in Java.
+    # As in Java, the offset after the largest integer is the smallest integer.
     return -INT64_MAX - 1 if last_offset == INT64_MAX else last_offset + 1
 
 
 def stop_at(log: Bytes, position_bytes: int, base_offset: int) -> ScanStop | None:
-    """Return why a scan stops at a batch, None if the batch is valid."""
+    """Return why a scan stops at the batch at a position, None if the batch is valid."""
     scanner = Scanner(base_offset, verify_crc=True, position_bytes=position_bytes)
     code = scanner.scan(log, 0, len(log), InMemoryLog(log))
     if int(scanner.position) != position_bytes or code in (SCAN_END, SCAN_ROWS_FULL):
@@ -275,17 +276,19 @@ def search_for_offsets(
     on_mismatch: Callable[[int], int],
     first_offset_at: Callable[[int], int],
 ) -> None:
-    """Find the batches of ascending offsets, or the next batches (``searchForOffsetFromPosition``).
+    """Find the batches that contain ascending offsets, or the next batches after them.
 
-    For the arrays, see `core.kernels.batch_seek.seek_to_offsets`.
+    Source: ``FileRecords.searchForOffsetFromPosition``. For the arrays, see
+    `core.kernels.batch_seek.seek_to_offsets`.
 
     Parameters
     ----------
     on_mismatch
-        Called with the number of a target whose index entry does not match. Raises an error, or
-        returns the position of the entry if the log is corrupt at this position.
+        Called with the row of a target whose index entry does not match the log. Must raise an
+        error if the index is wrong, or return the position of the entry if the log is corrupt
+        there.
     first_offset_at
-        Returns the first offset of a compressed v0 or v1 message at a position. Raises
+        Must return the first offset of the compressed v0 or v1 message at a position. Raises
         `CorruptLogError` if the message cannot be decompressed.
     """
     address = np.uint64(log.ctypes.data)
@@ -315,7 +318,7 @@ def read_batch_fields(
     *,
     first_offset_at: Callable[[int], int],
 ) -> None:
-    """Read offsets and sizes of batches into arrays of shape (n,).
+    """Read base offsets, last offsets and sizes of batches into arrays of shape (n,).
 
     Negative positions in `batches` are skipped. If a compressed v0 or v1 message cannot be
     decompressed, `damage_at` replaces its position. For `first_offset_at`, see

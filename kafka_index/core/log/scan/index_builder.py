@@ -1,4 +1,4 @@
-"""Build index entries from batch columns.
+"""Build the index entries of a segment from its batch columns.
 
 Source: Kafka's ``LogSegment.recover``; ``LogSegment.append`` uses the same rule.
 """
@@ -35,10 +35,10 @@ _REFUSALS: dict[type[KafkaIndexError], str] = {
 
 
 class IndexBuilder:
-    """Fills the empty, writable indexes of one segment from its batches.
+    """Fills the empty offset index and time index of a segment from its batches.
 
-    An entry is due after more than ``index.interval.bytes``. Producers are tracked too, and the
-    build ends if recovery stops because of them; entries do not depend on producers.
+    An entry is added after more than ``index.interval.bytes``. Entries do not depend on producers.
+    However, with `producers`, the build ends at a batch whose producer state makes recovery fail.
     """
 
     def __init__(
@@ -53,8 +53,8 @@ class IndexBuilder:
         self.time_index = time_index
         self.valid_bytes = 0
         self.batch_count = 0
-        # Offset of the last batch, and the largest base offset from the batch of the last index
-        # entry on.
+        # Last offset of the last batch, and the largest base offset of the batches from the last
+        # index entry on.
         self._last_offset = self._largest_base_offset = NO_OFFSET
         self._interval = index_interval_bytes
         self._producers = producers
@@ -63,12 +63,12 @@ class IndexBuilder:
 
     @property
     def max_timestamp_ms(self) -> int:
-        """The largest timestamp so far; -1 for none."""
+        """The largest timestamp so far, -1 without one."""
         return int(self._state[STATE_MAX_TIMESTAMP])
 
     @property
     def next_offset(self) -> int:
-        """The offset after the last batch, as a broker reads it."""
+        """The offset after the last batch, as a broker would determine it."""
         return next_offset(
             self.offset_index.base_offset,
             self.offset_index.last_offset,
@@ -77,7 +77,7 @@ class IndexBuilder:
         )
 
     def append(self, batches: BatchColumns) -> ScanStop | None:
-        """Append the entries of a chunk of batches; return the reason if recovery ends."""
+        """Append the index entries of a chunk of batches. If recovery would end, return why."""
         accepted, stop = batches.rows, None
         if self._producers is not None:
             accepted, stop = self._producers.follow(batches)
@@ -90,7 +90,7 @@ class IndexBuilder:
         return refusal or stop
 
     def recover(self, batches: LogBatches) -> ScanStop | None:
-        """Append all batches of a log and finish; return the reason if recovery fails.
+        """Append the index entries of all batches, and finish. If recovery would fail, return why.
 
         Source: ``LogSegment.recover``.
         """
@@ -101,7 +101,7 @@ class IndexBuilder:
         return batches.refusal or self.finish()
 
     def finish(self) -> ScanStop | None:
-        """Append the last time index entry and trim both files; return why recovery fails."""
+        """Append the last time index entry and trim both files; return why recovery would fail."""
         self.offset_index.trim_to_valid_size()
         _, error = self.time_index.try_maybe_append_many(
             self._state[STATE_MAX_TIMESTAMP : STATE_MAX_TIMESTAMP + 1],
@@ -141,8 +141,8 @@ class IndexBuilder:
         self._follow_base_offsets(
             batches.base_offset[entry_rows[accepted - 1] if accepted else 0 :]
         )
-        # Kafka appends both entries batch by batch, so a rejected time entry precedes later offset
-        # entries and follows the offset entry of its own batch.
+        # Kafka appends the offset entry and then the time entry of each batch. So a rejected time
+        # entry prevents the offset entries of later batches, but not of its own batch.
         time_accepted, time_error = self.time_index.try_maybe_append_many(
             timestamps[:accepted], timestamp_offsets[:accepted]
         )

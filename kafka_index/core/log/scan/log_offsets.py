@@ -1,8 +1,8 @@
-"""The offsets of a log: gaps, marks of the log cleaner, and the split of a segment with too many.
+"""Find offset gaps and marks of the log cleaner; split segments whose offsets do not fit.
 
-The header of a compressed v0 or v1 message contains only its last offset. Its first offset is in
-the first inner message, which is decompressed only if the offset does not follow the previous
-message.
+The header of a compressed v0 or v1 message contains only its last offset. The first offset is in
+the first inner message. The message is decompressed only if its last offset is not the next offset
+after the previous batch.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MAX_GAPS = 100
 
 
 class Gap(NamedTuple):
-    """Offsets that no batch contains, between two batches of a log.
+    """Missing offsets between two batches of a segment.
 
     Attributes
     ----------
@@ -38,8 +38,8 @@ class Gap(NamedTuple):
     position_bytes
         Position of the batch after the gap.
     error
-        Error of the batch after the gap, None if it was read. An unreadable batch may contain some
-        of the offsets.
+        Why the batch after the gap cannot be read, None if it was read. An unreadable batch may
+        contain some of the missing offsets.
     """
 
     first_offset: int
@@ -49,7 +49,7 @@ class Gap(NamedTuple):
 
 
 class Overlap(NamedTuple):
-    """A batch that starts before the previous batch ends, at `expected_offset`."""
+    """A batch that starts below `expected_offset`, the offset after the previous batch."""
 
     base_offset: int
     expected_offset: int
@@ -57,26 +57,26 @@ class Overlap(NamedTuple):
 
 
 class LogOffsets:
-    """The offsets of a log, in file order; a `BatchObserver`.
+    """Tracks the offsets of a segment in file order, as a `BatchObserver`.
 
     Attributes
     ----------
     first_offset
-        First offset, None if there is no batch.
+        First offset of the first batch, None if there is no batch.
     end_offset, end_bytes
-        Offset and position after the last batch.
+        The offset and the position after the last batch.
     gaps
-        The first gaps that marks of the log cleaner in this log do not explain.
+        The first gaps that are not before a mark of the log cleaner.
     gap_count
-        Number of gaps that such marks do not explain, including gaps missing in `gaps`.
+        Number of all gaps that are not before such a mark; can be larger than the size of `gaps`.
     cleaned_count
-        Number of gaps made by the log cleaner.
+        Number of gaps before a mark, which the log cleaner made.
     marked_to
-        Base offset of the last batch with a mark of the log cleaner, 0 if there is none. A mark is
-        a delete horizon, or a record count below the number of offsets. The log cleaner has
-        processed all offsets below the batch.
+        Base offset of the last batch with a mark of the log cleaner, 0 if there is none. A batch
+        has a mark if it has a delete horizon, or fewer records than offsets. The log cleaner has
+        then processed all offsets below the batch.
     overlap
-        The first batch that overlaps with the previous batch.
+        The first batch that starts before the end of the previous batch, None if there is none.
     """
 
     def __init__(self, base_offset: int, cleaned_to: int = 0) -> None:
@@ -90,13 +90,13 @@ class LogOffsets:
         self.marked_to = 0
         self.overlap: Overlap | None = None
         self._cleaned_to = cleaned_to
-        #: Position of the first compressed message that may contain missing offsets, and the offset
-        #: expected at this position.
+        #: Position of the first compressed message whose first offset is needed, and the offset
+        #: after the previous batch. None if no first offset is needed.
         self._unresolved: tuple[int, int] | None = None
 
     @classmethod
     def of_unread(cls, segment: SegmentFile) -> Self:
-        """Return the offsets of a log before `find_cleaner_marks` reads it."""
+        """Create for a segment that only `find_cleaner_marks` will read."""
         offsets = cls(segment.base_offset)
         offsets.end_bytes = segment.log_size_bytes
         return offsets
@@ -118,22 +118,22 @@ class LogOffsets:
         self._advance(batches)
 
     def observe_contiguous(self, batches: BatchColumns) -> None:
-        """Process batches that continue the log without gaps or marks of the log cleaner."""
+        """Process a chunk of batches without gaps before or between them, and without marks."""
         if self.first_offset is None and self._unresolved is None:
             self.first_offset = int(batches.base_offset[0])
         self._advance(batches)
 
     def resolve_messages(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Find gaps that depend on the first offsets of compressed v0 or v1 messages.
+        """Find the gaps that depend on first offsets of compressed v0 or v1 messages.
 
-        Reads the log again from the first such message on. Raises `KafkaIndexError` if the log
+        Reads the segment again, from the first such message on. Raises `KafkaIndexError` if the log
         cannot be read.
         """
         if self._unresolved is not None:
             self._read_again(segment, *self._unresolved, decompressor)
 
     def find_cleaner_marks(self, segment: SegmentFile, decompressor: Decompressor) -> None:
-        """Read the log again with its records, to find batches with fewer records than offsets.
+        """Read the segment again with its records, to find batches with fewer records than offsets.
 
         Raises `KafkaIndexError` if the log cannot be read.
         """
@@ -143,7 +143,7 @@ class LogOffsets:
     def observe_records(
         self, window: Bytes, start: int, batches: BatchColumns, decompressor: Decompressor
     ) -> None:
-        """Process a chunk of batches with their bytes, in a window at position `start`."""
+        """Process a chunk of batches; `window` has their bytes, and starts at position `start`."""
         if not batches.rows:
             return
         first_offsets, record_counts = batches.base_offset.copy(), batches.record_count.copy()
@@ -197,7 +197,7 @@ class LogOffsets:
         return np.concatenate(([self.end_offset], batches.last_offset[:-1] + 1))
 
     def _observe_breaks(self, batches: BatchColumns) -> None:
-        """Add the gaps and the overlap before the first message with an unknown first offset."""
+        """Add gaps and the first overlap, up to the first message with an unknown first offset."""
         expected = self._expected_offsets(batches)
         is_late = batches.base_offset > expected
         unresolved_rows = np.flatnonzero(are_compressed_messages(batches) & is_late)
@@ -210,7 +210,7 @@ class LogOffsets:
         self._add_gaps(batches.slice(0, end), batches.base_offset[:end], expected[:end], {})
 
     def _observe_marks(self, batches: BatchColumns, is_marked: NDArray[np.bool_]) -> None:
-        """Drop gaps before a batch that only the log cleaner can have written."""
+        """Count gaps before a batch with a mark of the log cleaner as cleaned, and drop them."""
         rows = np.flatnonzero(is_marked)
         if not len(rows):
             return
@@ -222,7 +222,7 @@ class LogOffsets:
     def _add_gaps(
         self, batches: BatchColumns, first_offsets: Longs, expected: Longs, errors: dict[int, str]
     ) -> None:
-        """Add the gaps before batches, and the first overlap."""
+        """Add the gaps before the batches of a chunk, and the first overlap."""
         is_late = first_offsets > expected
         is_cleaned = is_late & (first_offsets <= self._cleaned_to)
         rows = np.flatnonzero(is_late & ~is_cleaned)
@@ -253,14 +253,14 @@ def are_compressed_messages(batches: BatchColumns) -> NDArray[np.bool_]:
 
 
 def has_delete_horizon(batches: BatchColumns) -> NDArray[np.bool_]:
-    """Return which batches have a delete horizon, which only the log cleaner sets."""
+    """Return which batches have a delete horizon. Only the log cleaner sets it."""
     is_batch: NDArray[np.bool_] = batches.control_type != CONTROL_MESSAGE
     has_horizon: NDArray[np.bool_] = batches.attributes & DELETE_HORIZON_MASK != 0
     return is_batch & has_horizon
 
 
 class SegmentSpan(NamedTuple):
-    """A new segment: its base offset, and its byte range in the old segment."""
+    """A segment after a split: its base offset, and its byte range in the original segment."""
 
     base_offset: int
     start_bytes: int
@@ -268,11 +268,11 @@ class SegmentSpan(NamedTuple):
 
 
 def split_segment(segment: SegmentFile, decompressor: Decompressor) -> list[SegmentSpan]:
-    """Return the segments into which a broker splits a segment; empty if all offsets fit.
+    """Return the segments into which recovery splits a segment; empty if all offsets fit.
 
     An index entry stores an offset relative to the base offset in 31 bits. Brokers before 1.0
-    ignored this limit when they merged cleaned segments (KAFKA-6264). A broker that recovers such a
-    segment splits the segment; the first offset of a new segment is its base offset. Source:
+    ignored this limit when they merged cleaned segments (KAFKA-6264). If a broker recovers such a
+    segment, it splits the segment. The base offset of each new segment is its first offset. Source:
     ``LogLoader`` and ``LocalLog.splitOverflowedSegment``.
 
     The last segment includes corrupt batches and all bytes after them. Raises `KafkaIndexError` if
@@ -303,5 +303,6 @@ def _first_offset(batch: Bytes, decompressor: Decompressor) -> int:
     try:
         return first_offset(batch, decompressor)
     except (CorruptLogError, TooLargeError):
-        # The header of a compressed message has the last inner offset.
+        # If a compressed message is corrupt, use the offset in its header, which is its last
+        # offset.
         return int.from_bytes(batch[:8].tobytes(), "big")

@@ -1,8 +1,8 @@
-"""The scan kernel with its columns, the meaning of its codes, and the order of batches.
+"""Scan batches into columns, explain why a scan stopped, and check the order of batches.
 
 Each batch must start after the end of the previous batch. Missing offsets are valid, since
-compaction removes records, but decreasing offsets are corruption. A batch out of order is corrupt,
-and so are later batches, up to a batch that starts after all earlier batches.
+compaction removes records, but decreasing offsets are corruption. A batch out of order is corrupt.
+Later batches are corrupt too, until a batch starts after the last batch in order.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -60,7 +60,7 @@ from kafka_index.core.records import batch_table as source
 from kafka_index.core.records.batch_table import OVERLAP, UNKNOWN_MAGIC, BatchColumns, ScanStop
 
 _SEARCH_BYTES = 1 << 20
-#: Message formats v0 and v1, and batches.
+#: Magic of v0 and v1 messages, and of v2 batches.
 ALL_MAGICS = (0, 1, MAGIC_RECORD_BATCH)
 _LENGTH_BITS = 32
 _OFFSET_BYTES = 8
@@ -72,7 +72,7 @@ _BATCH_BITS = (
 
 
 class InMemoryLog:
-    """A log in memory, or its end from the position `start_bytes` on."""
+    """A log in memory. `data` starts at the position `start_bytes` of the log."""
 
     path: str | None = None
 
@@ -89,19 +89,19 @@ class InMemoryLog:
         yield self._data[start_bytes - self._start :]
 
 
-#: A log that is read by position; error messages quote its bytes only if it has a path.
+#: A log that can be read by position. Error messages quote its bytes only if it has a path.
 LogBytes: TypeAlias = ByteSource | InMemoryLog | StreamWalk
 
 
 class OffsetBounds(NamedTuple):
-    """The offsets that a batch may have; the end is exclusive."""
+    """The range of offsets that a valid batch may have; the end is exclusive."""
 
     first_offset: int
     end_offset: int
 
 
 def entry_length(entry: Bytes) -> int:
-    """Return the length field at the start of these bytes."""
+    """Return the length field of a batch or message that starts with `entry`."""
     length = entry[_OFFSET_BYTES:LOG_OVERHEAD_BYTES].tobytes()
     return int.from_bytes(length, "big", signed=True)
 
@@ -114,8 +114,7 @@ def next_batch(
 ) -> int:
     """Return the position of the next valid batch after a corrupt batch, or the size of the log.
 
-    Searches first at the ends of corrupt batches according to their length fields, then at each
-    byte.
+    First tries the ends of corrupt batches according to their length fields, and then each byte.
     """
     end: int | None = after_bytes
     while end is not None:
@@ -127,16 +126,16 @@ def next_batch(
 
 
 def is_batch(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
-    """Return whether a batch or message with a matching checksum is at a position."""
+    """Return whether a batch or message with a correct checksum starts at a position."""
     return _is_valid(log, position_bytes, bounds, ALL_MAGICS)
 
 
 def is_torn_tail(log: LogBytes, position_bytes: int, bounds: OffsetBounds) -> bool:
-    """Return whether a log ends with an incompletely written batch at a position.
+    """Return whether the log ends with an incompletely written batch, which starts at a position.
 
-    The batch is shorter than its length field, or than a header. The log is corrupt instead if the
-    header cannot be the header of the next batch, if the batch is complete with another length, or
-    if a valid batch follows.
+    The caller has found fewer bytes than the length field or a header requires. The log is not torn
+    but corrupt if its header cannot belong to the next batch, if the batch is complete with another
+    length, or if a valid batch follows.
     """
     start = log.read_at(position_bytes, RECORD_BATCH_OVERHEAD_BYTES)
     return (
@@ -163,7 +162,7 @@ def are_plausible_headers(headers: Any, bounds: OffsetBounds) -> Any:
 
 
 def _end_by_length(log: LogBytes, position: int) -> int | None:
-    """Return the end of a batch according to its length field, None if after the end of the log."""
+    """Return the end of a batch according to its length field, None if the length is invalid."""
     start = log.read_at(position, LOG_OVERHEAD_BYTES)
     if len(start) < LOG_OVERHEAD_BYTES:
         return None
@@ -175,8 +174,8 @@ def _end_by_length(log: LogBytes, position: int) -> int | None:
 def _find_valid(
     log: LogBytes, start: int, bounds: OffsetBounds, magics: tuple[int, ...]
 ) -> int | None:
-    """Return the first position at or after `start` of a valid batch with one of the magics."""
-    # The v0 header is the shortest header of a message.
+    """Return the position of the first valid batch at or after `start` with one of the magics."""
+    # A v0 message has the shortest header.
     stop = log.size_bytes - _MIN_MESSAGE_BYTES + 1
     for first in range(start, stop, _SEARCH_BYTES):
         last = min(first + _SEARCH_BYTES, stop)
@@ -194,9 +193,10 @@ def _find_valid(
 def _candidates(
     window: Bytes, count: int, bytes_left: int, bounds: OffsetBounds, magic: int
 ) -> Iterator[int]:
-    """Yield the positions below `count` in a window at which a batch may start."""
+    """Yield the positions in a window, below `count`, at which a batch may start."""
     positions = np.flatnonzero(window[MAGIC_POSITION : MAGIC_POSITION + count] == magic)
-    # The first bytes of an offset hardly vary, which excludes most candidates.
+    # Compare the high bytes of the offset first: they are the same in all batches, which excludes
+    # most positions.
     for byte, (low, high) in enumerate(
         zip(
             *(value.to_bytes(_OFFSET_BYTES, "big") for value in _first_and_last(bounds)),
@@ -259,7 +259,7 @@ def _has_right_checksum(log: LogBytes, position: int) -> bool:
 
 
 def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
-    """Return whether the first bytes of a header, which may be incomplete, may start a batch."""
+    """Return whether a batch may start with these bytes, which may be an incomplete header."""
     low, high = (value.to_bytes(_OFFSET_BYTES, "big") for value in _first_and_last(bounds))
     offset = start[:_OFFSET_BYTES].tobytes()
     if not low[: len(offset)] <= offset <= high[: len(offset)]:
@@ -267,7 +267,7 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
     if len(start) < LOG_OVERHEAD_BYTES:
         return True
     length = entry_length(start)
-    # A log of a broker never exceeds 2^31 - 1 bytes.
+    # A ``.log`` file of a broker never exceeds 2^31 - 1 bytes.
     if not MIN_LENGTH <= length <= INT32_MAX - LOG_OVERHEAD_BYTES - position:
         return False
     if len(start) <= MAGIC_POSITION:
@@ -280,8 +280,8 @@ def _may_begin_batch(start: Bytes, position: int, bounds: OffsetBounds) -> bool:
 
 
 def _may_begin_header(start: Bytes, bounds: OffsetBounds) -> bool:
-    """Return whether bytes may be the start of a v2 header."""
-    # Missing fields get a value that passes the checks.
+    """Return whether a v2 header may start with these bytes."""
+    # Fields that are missing or incomplete get a value that passes the checks.
     header = np.zeros(1, RECORD_BATCH_HEADER)
     header.view(np.uint8)[: len(start)] = start
     is_present = {
@@ -297,7 +297,10 @@ def _may_begin_header(start: Bytes, bounds: OffsetBounds) -> bool:
 
 
 def _is_complete(log: LogBytes, position: int, start: Bytes) -> bool:
-    """Return whether a batch is complete with another length that differs in one bit."""
+    """Return whether the batch is complete with another length.
+
+    The other lengths are up to the end of the log, and the length field with one flipped bit.
+    """
     if len(start) < _MIN_MESSAGE_BYTES:
         return False
     bytes_left = log.size_bytes - position
@@ -315,7 +318,7 @@ def _is_complete(log: LogBytes, position: int, start: Bytes) -> bool:
 
 
 _ZERO_CHECK_BYTES = 1 << 20
-# Number of bytes that are quoted in an error about a file that is not a log.
+# Number of bytes that an error quotes from the start of a file that is not a log.
 _QUOTED_BYTES = 16
 _LAST_OFFSET = BatchColumns._fields.index("last_offset")
 
@@ -325,17 +328,17 @@ _SPLIT_MESSAGE = (
 
 
 class Scanner:
-    """Scans a log chunk by chunk into columns.
+    """Scans the batches of a log into columns, chunk by chunk.
 
-    `position` is the position of the next batch, and `next_offset` the offset after the last
-    drained batch.
+    `position` is the position of the next batch to scan, and `next_offset` the offset after the
+    last drained batch.
     """
 
     def __init__(
         self, segment_base_offset: int, *, verify_crc: bool, position_bytes: int = 0
     ) -> None:
         self._segment_base_offset = segment_base_offset
-        # The kernel accepts offsets up to 2^31 - 1 above this offset.
+        # The kernel accepts last offsets up to 2^31 - 1 above this offset.
         self._limit_base_offset = segment_base_offset
         self._verify_crc = verify_crc
         self._columns = np.empty((SCAN_COLUMNS, CHUNK_BATCHES), np.int64)
@@ -346,10 +349,10 @@ class Scanner:
     def scan(
         self, window: Bytes, window_position: int, log_size: int, log: LogBytes | None = None
     ) -> int:
-        """Scan from `position` on, and append batches to the chunk; return the kernel's code.
+        """Scan from `position` on; append batches to the chunk; return the kernel's ``SCAN_`` code.
 
-        With `log`, offsets may be too far above the base offset for an index entry (KAFKA-6264).
-        Consumers can read such batches, but recovery fails.
+        With `log`, batches with offsets too far above the base offset for an index entry are also
+        accepted (KAFKA-6264). Consumers can read them, but recovery fails.
         """
         code, self.position, self._count = scan_batches(
             window,
@@ -366,9 +369,10 @@ class Scanner:
         return code
 
     def _extend_limit(self, log: LogBytes) -> bool:
-        """Raise the offset limit to the batch at `position`; return whether this is plausible.
+        """Raise the offset limit to the batch at `position`, if plausible; return whether it is.
 
-        The last offset of the batch must be between the last offsets of its neighbours.
+        The last offset must be above the last offset of the previous batch, and below that of the
+        next batch.
         """
         position = int(self.position)
         header = log.read_at(position, RECORD_BATCH_OVERHEAD_BYTES)
@@ -386,20 +390,20 @@ class Scanner:
             len(next_header) > HEADER_SIZE_UP_TO_MAGIC and entry_length(next_header) >= MIN_LENGTH
         )
         if is_batch and read_last_offset(next_header) <= last_offset:
-            # The offset may have a flipped bit, since the checksum does not cover the base offset.
+            # The base offset may have a flipped bit, since the checksum does not cover it.
             return False
         self._limit_base_offset = last_offset
         return True
 
     def drain(self) -> Iterator[BatchColumns]:
-        """Yield the chunk unless it is empty, and start a new chunk."""
+        """Yield the chunk if it is not empty, and start a new chunk."""
         if self._count:
             self.next_offset = int(self._columns[_LAST_OFFSET, self._count - 1]) + 1
             yield BatchColumns(*self._columns[:, : self._count])
             self._count = 0
 
     def stop(self, code: int, log: LogBytes, end_bytes: int | None = None) -> ScanStop:
-        """Return why the scan stopped at `position`, from the kernel's code.
+        """Return why the scan stopped at `position`, given the kernel's code.
 
         `end_bytes` is the end of the scanned range, by default the end of the log.
         """
@@ -463,10 +467,10 @@ def _quote_start(start: Bytes, path: str | None) -> str:
 
 
 def _is_foreign(start: Bytes, segment_base_offset: int, log_size: int) -> bool:
-    """Return whether the first header of a file cannot belong to a batch of its segment.
+    """Return whether the first header of a file shows that it is no ``.log`` file of its segment.
 
-    A single impossible field may be a corruption. A foreign file has an impossible offset, and also
-    an impossible length or magic if the file has such fields.
+    If only one field is impossible, it may be corrupt. In a foreign file, the offset is impossible,
+    and also the length or magic, if the file is long enough to have these fields.
     """
     offset_bytes = min(log_size, 8)
     low = int.from_bytes(start[:offset_bytes].tobytes().ljust(8, b"\0"), "big")
@@ -497,11 +501,11 @@ def is_zero_filled(data: Bytes) -> bool:
 
 
 class BatchOrder:
-    """Checks the order of the batches of a log, chunk by chunk.
+    """Checks whether the batches of a log are in order, chunk by chunk.
 
     A batch must not start below `next_offset`, the offset after the last batch in order. For a
-    compressed v0 or v1 message, the last offset is checked, because the header does not contain the
-    first offset. No batch may reach `end_offset`, the base offset of the next segment.
+    compressed v0 or v1 message, the last offset is checked instead, because its header does not
+    contain the first offset. No batch may reach `end_offset`, the base offset of the next segment.
     """
 
     def __init__(self, next_offset: int, end_offset: int | None = None) -> None:
@@ -510,7 +514,7 @@ class BatchOrder:
         self._is_broken = False
 
     def follow(self, batches: BatchColumns) -> Iterator[BatchColumns | ScanStop]:
-        """Yield ranges of batches in order, and the start of each range out of order.
+        """Yield each range of batches in order, and a `ScanStop` for each range out of order.
 
         `next_offset` is updated after a range has been yielded.
         """
@@ -534,9 +538,9 @@ class BatchOrder:
                 yield self._stop(batches, start)
 
     def continues_with(self, batches: BatchColumns) -> bool:
-        """Follow batches without missing offsets and marks of the log cleaner.
+        """Follow a chunk without missing offsets or marks of the log cleaner; return True.
 
-        Returns False for other batches, which are not followed.
+        Returns False for any other chunk, and does not follow it.
         """
         ends_below = self._end_offset is None or int(batches.last_offset[-1]) < self._end_offset
         if not ends_below or not are_contiguous(
@@ -551,7 +555,7 @@ class BatchOrder:
         return True
 
     def first_stop(self, batches: BatchColumns) -> ScanStop | None:
-        """Check batches; return the start of the first range that is out of order."""
+        """Follow a chunk; return the start of its first range out of order, None without one."""
         stops = [stop for stop in self.follow(batches) if isinstance(stop, ScanStop)]
         return stops[0] if stops else None
 
@@ -572,7 +576,7 @@ class BatchOrder:
 
 
 def unknown_magic(batches: BatchColumns) -> ScanStop | None:
-    """Return the first batch whose magic is not 0 to 2, None if all magics are valid."""
+    """Return a stop at the first batch whose magic is not 0 to 2, None if all magics are valid."""
     rows = np.flatnonzero(batches.has_unknown_magic)
     if not len(rows):
         return None
@@ -584,7 +588,7 @@ def unknown_magic(batches: BatchColumns) -> ScanStop | None:
 def in_order(
     batches: BatchColumns, next_offset: int, end_offset: int | None
 ) -> NDArray[np.bool_] | None:
-    """Return which batches are in order between two offsets; None if all batches are in order."""
+    """Return which batches are in order between two offsets; None if all are."""
     base, last = batches.base_offset, batches.last_offset
     if (
         base[0] >= next_offset

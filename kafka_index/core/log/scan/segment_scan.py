@@ -1,4 +1,4 @@
-"""Scan a segment: from a mapped or streamed log to chunks of batch columns.
+"""Scan a mapped or streamed ``.log`` file into chunks of batch columns.
 
 Source of the stopping rules: Kafka's ``FileLogInputStream.nextBatch`` and ``LogSegment.recover``.
 """
@@ -53,27 +53,28 @@ from kafka_index.core.records.batch_table import (
 
 
 class LogFileSource:
-    """The batches of a read-only ``.log``, from the start of a batch on.
+    """The batches of a read-only ``.log`` file, from the batch at `start_bytes` on.
 
-    A local log is mapped. Without `verify_crc`, only the pages with headers are read. A remote log
-    is always streamed, since a request costs more than the bytes between two headers.
+    A local file is memory-mapped. Without `verify_crc`, only the pages with batch headers are read.
+    A remote file is always streamed, since a request costs more than the bytes between two headers.
 
     Parameters
     ----------
     listed_segment
-        The listed segment. Reading fails if the log has changed since the listing. Without a
-        listing, the file name must contain the base offset.
+        The listed segment. Reading fails if the file has changed since the listing. If None, the
+        file name must contain the base offset.
     recovers
-        If False, offsets may be too far above the base offset for an index entry.
+        If False, batches with offsets too far above the base offset for an index entry are read
+        too. Recovery would fail at them.
     may_grow
-        Ignore bytes that are appended during the read.
+        Accept that bytes are appended to the file during the scan.
 
     Attributes
     ----------
     log_size_bytes
-        Size of the log, 0 before the scan.
+        Size of the ``.log`` file, 0 before the scan.
     stop
-        After the scan: why the batches end before the log, None if they do not.
+        After the scan: why the batches end before the end of the file, None if they do not.
     """
 
     def __init__(
@@ -120,7 +121,10 @@ class LogFileSource:
             yield batches
 
     def windows(self) -> Iterator[tuple[Bytes, int, BatchColumns]]:
-        """Yield chunks of batches, each with a window that contains them and its position."""
+        """Yield chunks of batches, each with a window of bytes that contains them.
+
+        Each item has the window, its position in the file and the batches.
+        """
         return self._scan(flush_windows=True)
 
     def _scan(self, *, flush_windows: bool) -> Iterator[tuple[Bytes, int, BatchColumns]]:
@@ -143,9 +147,9 @@ class LogFileSource:
     def _scan_windows(
         self, scanner: Scanner, windows: Windows, file: ByteSource, *, flush_windows: bool
     ) -> Generator[tuple[Bytes, int, BatchColumns], None, int]:
-        """Yield chunks of batches, each with a window that contains them completely.
+        """Yield chunks of batches; with `flush_windows`, each with a window that contains them.
 
-        Returns the kernel's reason for the end.
+        Returns the kernel's code for the end of the scan.
         """
         lookahead = None if self._recovers else file
         window, start = np.empty(0, np.uint8), self._start_bytes
@@ -153,12 +157,12 @@ class LogFileSource:
         while code in (SCAN_ROWS_FULL, SCAN_NEED_BYTES):
             if code == SCAN_NEED_BYTES:
                 position = int(scanner.position)
-                # If a scan makes no progress, the batch is larger than the window.
+                # If a scan makes no progress, the next batch is larger than the window.
                 is_stuck = len(window) and position == start
                 size = LOG_OVERHEAD_BYTES + entry_length(window) if is_stuck else WINDOW_BYTES
                 window, start = windows.window(position, size), position
             code = scanner.scan(window, start, self.log_size_bytes, lookahead)
-            # Windows with few batches are combined, because each chunk has a fixed cost.
+            # Batches of several small windows are combined, because each chunk has a fixed cost.
             if flush_windows or code != SCAN_NEED_BYTES:
                 for batches in scanner.drain():
                     yield window, start, batches
@@ -166,10 +170,10 @@ class LogFileSource:
 
 
 class ByteStreamSource:
-    """The batches of a log that is read as consecutive blocks of any size.
+    """The batches of a log whose bytes are passed as consecutive blocks of any size.
 
-    By default, a batch may span blocks. With `batches_within_blocks`, the length of a batch that
-    spans blocks is invalid, and the scan ends. `log_size_bytes` counts the bytes read so far.
+    By default, a batch may span blocks. With `batches_within_blocks`, a batch that spans blocks is
+    invalid, and the scan ends. `log_size_bytes` is the number of bytes read so far.
     """
 
     def __init__(
@@ -200,11 +204,12 @@ class ByteStreamSource:
                 is_last = block is None
                 if block is not None:
                     unscanned = window[int(self._scanner.position) - start :]
-                    # A block that starts with a batch is scanned in place.
+                    # If no bytes are left of the previous block, the new block is scanned without a
+                    # copy.
                     window = np.concatenate((unscanned, block)) if len(unscanned) else block
                     start = int(self._scanner.position)
                     self.log_size_bytes += len(block)
-            # Before the last block, the end of the log is unknown.
+            # The size of the log is unknown before the last block, so pass a larger size.
             log_size = self.log_size_bytes if is_last else self.log_size_bytes + 2 * INT32_MAX
             code = self._scanner.scan(window, start, log_size)
             if code != SCAN_NEED_BYTES or is_last:
@@ -215,9 +220,10 @@ class ByteStreamSource:
             self.stop = self._scanner.stop(code, InMemoryLog(window, start))
 
     def _skip_zeros(self, window: Bytes, start: int) -> Bytes:
-        """Return the window up to the first block that is not zero-filled, if only zeros remain.
+        """Read blocks while they are zero-filled, if the rest of the window is zero-filled.
 
-        Zeros up to the end of the log are preallocated. Zeros before other bytes are a corruption.
+        Zeros up to the end of the log are preallocated, but zeros before other bytes are
+        corruption. Returns the window, followed by the first block that is not zero-filled, if any.
         """
         unscanned = window[int(self._scanner.position) - start :]
         if not is_zero_filled(unscanned):
@@ -229,23 +235,23 @@ class ByteStreamSource:
         return window
 
 
-#: Returns the row of the first batch after the end of the log, None if all batches are before.
+#: Returns the row of the first batch that is not to be read, None if all batches of a chunk are.
 FirstBeyond = Callable[[BatchColumns], int | None]
 
 
 class BatchObserver(Protocol):
-    """Observes the batches of a log, in file order."""
+    """Receives the batches of a log, in file order."""
 
     def observe(self, batches: BatchColumns) -> None:
-        """Process a chunk, which is valid only during this call."""
+        """Process a chunk of batches. Its memory is valid only during this call."""
 
 
 class ObservedSource:
-    """A `BatchSource` that passes the batches of another source to observers, and may end early.
+    """A `BatchSource` that also passes the batches of another source to observers.
 
-    A log is therefore read only once for a build and other purposes. `first_beyond` finds the end
-    of the log in a chunk; by default, all batches are passed on. `cut_at_bytes` is the position of
-    the first batch after this end.
+    So a log is read only once for a build and for other purposes. The source ends before the first
+    batch that `first_beyond` finds; by default, it has all batches. `cut_at_bytes` is the position
+    of that batch, None without one.
     """
 
     def __init__(
@@ -284,22 +290,22 @@ class ObservedSource:
 
 
 class read_batches:  # noqa: N801, because it is used as a function, with the attribute `stop`
-    """Iterate over the batches of a ``.log`` as record batches of `BATCH_SCHEMA`.
+    """Iterate over the batches of a ``.log`` file as Arrow record batches of `BATCH_SCHEMA`.
 
     Parameters
     ----------
     path : path
-        The log. Its name contains the base offset, and the name of its directory contains the topic
-        and partition (an empty topic and -1 for any other directory).
+        The ``.log`` file. Its name contains the base offset. Topic and partition come from the name
+        of its directory. If it is no partition directory, the topic is empty and the partition -1.
     verify_crc : bool
-        If False, only headers are read.
+        Verify the checksums of batches. If False, only batch headers are read.
 
     Attributes
     ----------
     stop : ScanStop or None
-        After the last batch: why the batches end before the log, None if they do not.
+        After the last batch: why the batches end before the end of the file, None if they do not.
     overlap : ScanStop or None
-        The first batch so far that is out of order.
+        The first batch so far that is out of order, None if all are in order.
     """
 
     def __init__(self, path: str | PathLike[str], *, verify_crc: bool = True) -> None:
@@ -354,7 +360,7 @@ def batch_rows(
         "coordinator_epoch": pa.array(headers[HEADER_COORDINATOR_EPOCH], mask=no_control),
         "control_timestamp_ms": pa.array(headers[HEADER_CONTROL_TIMESTAMP], mask=no_control),
     }
-    # Columns are copied, because the next chunk reuses the memory.
+    # Copy the columns, because the next chunk reuses their memory.
     arrays = [
         (value if isinstance(value, pa.Array) else pa.array(np.array(value))).cast(field.type)
         for field in BATCH_SCHEMA

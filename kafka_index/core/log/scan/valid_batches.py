@@ -1,9 +1,9 @@
-"""The valid batches anywhere in a log, and the largest set of them in offset order.
+"""Find the valid batches anywhere in a log, and the largest set of them in offset order.
 
-A batch is valid if its checksum and magic are correct and its offsets belong to its segment. Valid
+A batch is valid if its checksum and magic are correct, and its offsets belong to the segment. Valid
 batches are found even if other batches are corrupt, repeated or misplaced. The checksum does not
-cover the base offset, so the majority of batches determines the order. Other batches were moved, or
-have a wrong base offset.
+cover the base offset, so the largest set of batches with ascending offsets is assumed to be
+correct. Each other batch was moved, or has a wrong base offset.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from kafka_index.core.records.record_sections import Decompressor, first_offset
 
 #: One row per batch. `first_offset` of a compressed v0 or v1 message is the offset of its first
 #: inner message. `is_cleaned` is True if only the log cleaner writes such a batch. `is_next` is
-#: True if no corruption is between the previous batch in order, or the start of the log, and the
-#: batch.
+#: True if no corruption precedes the batch after the previous batch in order, or after the start of
+#: the log.
 INTACT_BATCH = np.dtype(
     [
         ("position_bytes", np.int64),
@@ -70,9 +70,9 @@ class IntactBatches(NamedTuple):
     in_order : ndarray of INTACT_BATCH
         The largest set of batches whose offsets ascend in file order.
     moved : ndarray of INTACT_BATCH
-        Batches out of order with offsets that no batch in order has, in offset order.
+        Batches out of order, sorted by offset, whose offsets are missing in `in_order`.
     reaches_end : bool
-        True if no corruption follows the last batch in order.
+        True if no corruption follows the last batch of `in_order`.
     """
 
     in_order: IntactRows
@@ -114,7 +114,7 @@ def find_intact_batches(
     moved = rows[:0]
     if not is_in_order.all():
         moved = _find_moved(rows, is_in_order, segment_base_offset, end_offset)
-    # Repeated copies of valid batches are not corruption.
+    # Copies of selected batches do not count as corruption.
     keys = (rows["last_offset"] << 32) ^ rows["checksum"]
     is_intact = np.isin(
         keys, np.append(keys[is_in_order], (moved["last_offset"] << 32) ^ moved["checksum"])
@@ -132,7 +132,7 @@ def find_intact_batches(
 def read_intact_batches(
     segment: SegmentFile, end_offset: int, decompressor: Decompressor
 ) -> IntactBatches:
-    """Find the valid batches of a segment that ends at an offset.
+    """Find the valid batches of a segment below an end offset.
 
     Raises `KafkaIndexError` if the log cannot be read, or changes during the read.
     """
@@ -146,7 +146,7 @@ def read_intact_batches(
 
 
 def read_batches_after(segment: SegmentFile, position_bytes: int) -> Iterator[WindowBatches]:
-    """Yield the valid batches of a log after a corrupt batch at a position, in file order.
+    """Yield the valid batches after the corrupt batch at a position, in file order.
 
     Raises `KafkaIndexError` if the log cannot be read, or changes during the read.
     """
@@ -189,7 +189,7 @@ def _to_rows(
 def _first_offsets(
     log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
 ) -> Longs:
-    """Return first offsets; decompress a message if the previous message does not determine it."""
+    """Return first offsets; decompress a message if its last offset is not the next offset."""
     firsts = batches.base_offset.copy()
     expected = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
     for row in np.flatnonzero(are_compressed_messages(batches) & (firsts != expected + 1)).tolist():
@@ -209,7 +209,8 @@ def _find_longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
     first, last = rows["first_offset"], rows["last_offset"]
     if (first[1:] > last[:-1]).all():
         return np.ones(len(rows), np.bool_)
-    # The longest sequences by ascending last offset, and the predecessor of each batch.
+    # `ends` and `best` have the longest sequences, by ascending last offset: the last offset, and
+    # the size and last row. `previous` has the predecessor of each row in its sequence.
     ends: list[int] = []
     best: list[tuple[int, int]] = []
     previous: list[int] = []
@@ -219,7 +220,7 @@ def _find_longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
         previous.append(predecessor)
         insertion = bisect_left(ends, end)
         is_worse = insertion and best[insertion - 1][0] > count
-        # The first of several batches with the same offsets is selected.
+        # Of several batches with the same offsets, the first one is selected.
         if is_worse or (
             insertion < len(ends) and ends[insertion] == end and best[insertion][0] > count
         ):
@@ -240,9 +241,10 @@ def _find_longest_ascending(rows: IntactRows) -> NDArray[np.bool_]:
 def _find_moved(
     rows: IntactRows, is_in_order: NDArray[np.bool_], base_offset: int, end_offset: int
 ) -> IntactRows:
-    """Return plausible batches out of order, whose offsets no other batch has.
+    """Return plausible batches out of order whose offsets no batch in order has.
 
-    Batches are plausible if neighbouring offsets exist, or if compaction has left gaps.
+    Consecutive batches are plausible if they are adjacent to a batch in order. If compaction has
+    left other gaps, they are also plausible if the base offset has no flipped bit.
     """
     in_order, candidates = (
         rows[is_in_order],
@@ -256,7 +258,7 @@ def _find_moved(
     candidates, gaps = candidates[fits], gaps[fits]
     if not len(candidates):
         return candidates
-    # The first of several repeated batches is selected.
+    # Of several batches with the same offsets, the first one is selected.
     is_new = np.append(
         True, candidates["first_offset"][1:] > np.maximum.accumulate(candidates["last_offset"])[:-1]
     )

@@ -1,9 +1,9 @@
-"""The state of a partition at each segment boundary, merged from the states of its segments.
+"""Producers, transactions and leader epochs at each segment boundary of a partition.
 
 Producers, transactions and leader epochs span segments. A `PartitionState` starts with the snapshot
 and checkpoint that a broker would load. It applies the `SegmentState` of each segment in offset
-order, and returns at each boundary what recovery writes there: the segment's aborted transactions
-and the snapshot.
+order. At the end of each segment, it returns what recovery writes: the segment's transaction index
+and the producer snapshot.
 
 Source: Kafka's ``LogLoader.recoverSegment``, ``UnifiedLog.rebuildProducerState``,
 ``ProducerStateManager`` and ``LogSegment.recover``.
@@ -51,7 +51,7 @@ from kafka_index.core.records.batch_table import (
     ScanStop,
 )
 
-#: A non-transactional batch within a transaction of its producer.
+#: Reason code of a non-transactional batch whose producer has an open transaction.
 NOT_TRANSACTIONAL = "not_transactional"
 
 _REFUSALS = {
@@ -59,15 +59,15 @@ _REFUSALS = {
     PRODUCERS_NOT_TRANSACTIONAL: NOT_TRANSACTIONAL,
     PRODUCERS_TRANSACTION_UNKNOWN: "transaction_unknown",
 }
-#: Reasons to reject a batch because of its producer. Recovery adds the index entries of the batch,
-#: and then fails.
+#: Reason codes of batches that are rejected because of their producer. Recovery adds the index
+#: entries of such a batch, and then fails.
 PRODUCER_REFUSALS = frozenset((*_REFUSALS.values(), COMPRESSED_MARKER))
 
 _FIRST_ROWS = 32
 
-# A state file contains the row counts of the tables, the end offset, and the tables, compressed
-# column by column, which gives the best ratio. The format has no version,
-# because only the version of kafka-index that wrote a state file reads it.
+# A state file contains the row counts of the tables, `map_end_offset`, and the compressed tables.
+# The tables are stored column by column, which gives the best compression. The format has no
+# version, because a state file is only read by the version of kafka-index that wrote it.
 _LONG = np.dtype("<i8")
 _TABLES = (PRODUCER, ABORT, EPOCH)
 _HEADER_BYTES = (len(_TABLES) + 1) * _LONG.itemsize
@@ -77,8 +77,8 @@ _CODEC = "lz4"
 class ProducerTable:
     """Tracks the producers and leader epochs of a segment, chunk by chunk.
 
-    `map_end_offset` follows the last v2 batch, -1 if there is none; v0 and v1 messages do not
-    change it. Kafka: ``ProducerStateManager.mapEndOffset``.
+    `map_end_offset` is the offset after the last v2 batch, -1 if there is none. Kafka:
+    ``ProducerStateManager.mapEndOffset``.
     """
 
     def __init__(self) -> None:
@@ -87,22 +87,22 @@ class ProducerTable:
 
     @property
     def has_transactions(self) -> bool:
-        """Whether any batch so far is transactional."""
+        """Whether any batch so far belongs to a transaction."""
         return bool(self._counts.has_transactions)
 
     @property
     def producers(self) -> Records:
-        """The producers in order of appearance, as a view."""
+        """A view of the producers in order of their first batches."""
         return self._tables.producers[: self._counts.producers]
 
     @property
     def aborts(self) -> Records:
-        """The aborted transactions in the order of their markers, as a view."""
+        """A view of the aborted transactions in the order of their transaction markers."""
         return self._tables.aborts[: self._counts.aborts]
 
     @property
     def epochs(self) -> Records:
-        """Ascending leader epochs with start offset and byte position, as a view."""
+        """A view of the ascending leader epochs, with their start offsets and byte positions."""
         return self._tables.epochs[: self._counts.epochs]
 
     @property
@@ -112,8 +112,8 @@ class ProducerTable:
     def follow(self, batches: BatchColumns) -> tuple[int, ScanStop | None]:
         """Process a chunk.
 
-        Returns the number of batches that recovery indexes, and why recovery stops after these
-        batches, None if it continues.
+        Returns the number of batches for which recovery adds index entries, and why recovery fails
+        after these batches, None if it does not fail.
         """
         row = 0
         while True:
@@ -126,7 +126,7 @@ class ProducerTable:
             return batches.rows, None
         self._advance(batches.slice(0, row))
         position = int(batches.position_bytes[row])
-        # The rejected batch is included, because recovery adds its index entry before it checks the
+        # Include the rejected batch, because recovery adds its index entry before it checks the
         # producer.
         if code == PRODUCERS_MARKER_INVALID:
             return row + 1, ScanStop(INVALID_MARKER, position)
@@ -136,7 +136,7 @@ class ProducerTable:
         return row + 1, ScanStop(reason, position, refused=True)
 
     def _advance(self, batches: BatchColumns) -> None:
-        """Move the end of the map after the last v2 batch (updateMapEndOffset)."""
+        """Set `map_end_offset` to the offset after the last v2 batch (updateMapEndOffset)."""
         row = batches.rows - 1
         if row >= 0 and batches.control_type[row] == CONTROL_MESSAGE:
             rows = np.flatnonzero(batches.control_type != CONTROL_MESSAGE)
@@ -145,7 +145,7 @@ class ProducerTable:
             self.map_end_offset = int((batches.last_offset[row : row + 1] + 1)[0])
 
     def _grow_tables(self) -> None:
-        """Double each table that is full."""
+        """Double the capacity of each table that is full."""
         tables, counts = self._tables, self._counts
         if counts.producers == len(tables.producers):
             producers = _double_table(tables.producers)
@@ -163,11 +163,10 @@ class ProducerTable:
 
 @dataclass(frozen=True, eq=False)
 class SegmentState:
-    """The tables of `kafka_index.core.kernels.producer_state` after a scan of one segment.
+    """The producers, aborted transactions and leader epochs from a scan of one segment.
 
-    The scan has no state of earlier segments. Producers are in order of appearance, aborts in the
-    order of their markers, and epochs ascend. `map_end_offset` is -1 for a segment without v2
-    batches.
+    The scan starts without producers of earlier segments. For the tables and their order, see
+    `ProducerTable`. `map_end_offset` is -1 for a segment without v2 batches.
     """
 
     producers: Records
@@ -177,7 +176,7 @@ class SegmentState:
 
     @classmethod
     def of_table(cls, table: ProducerTable) -> Self:
-        """Copy the table after a complete segment."""
+        """Copy the tables after all batches of a segment were processed."""
         return cls(
             table.producers.copy(), table.aborts.copy(), table.epochs.copy(), table.map_end_offset
         )
@@ -196,7 +195,7 @@ class SegmentState:
 
     @classmethod
     def read(cls, path: str) -> Self:
-        """Read a file of `write`; raises `InputError` if the file is missing or malformed."""
+        """Read a state file; raises `InputError` if the file is missing or malformed."""
         try:
             content = store_of(path).read(path)
             *counts, map_end_offset = np.frombuffer(content[:_HEADER_BYTES], _LONG).tolist()
@@ -234,9 +233,10 @@ def _double_table(table: Records) -> Records:
 
 Entries = NDArray[np.void]
 
-#: An abort marker at or before the previous one, which a transaction index rejects.
+#: Reason code of an abort marker that a transaction index rejects, because its offset is not above
+#: the previous entry.
 ABORT_OFFSET_BACKWARD = "abort_offset_backward"
-#: A leader epoch that would start at a negative offset.
+#: Reason code of a leader epoch that would start at a negative offset.
 EPOCH_OFFSET_NEGATIVE = "epoch_offset_negative"
 
 _NEVER = np.iinfo(np.int64).max
@@ -244,7 +244,7 @@ _NEVER = np.iinfo(np.int64).max
 
 @dataclass(frozen=True, slots=True)
 class ProducerExpiration:
-    """Expiration of producers when a snapshot is loaded.
+    """Which producers are omitted when a snapshot is loaded.
 
     `after_ms` is ``producer.id.expiration.ms``, `now_ms` the time of loading in ms since the epoch.
     """
@@ -253,8 +253,8 @@ class ProducerExpiration:
     now_ms: int
 
     def live(self, entries: Entries) -> Entries:
-        """Return the entries that a broker loads (ProducerStateManager.isProducerExpired)."""
-        # The difference overflows as in Java.
+        """Return the entries that a broker keeps (ProducerStateManager.isProducerExpired)."""
+        # This subtraction overflows as in Java.
         idle = (self.now_ms - entries["timestamp_ms"]) >= self.after_ms
         return entries[~idle | (entries["current_txn_first_offset"] >= 0)]
 
@@ -262,7 +262,7 @@ class ProducerExpiration:
 def last_stable_offset_of_log(
     first_unstable_offset: int | None, log_start_offset: int, end_offset: int
 ) -> int:
-    """Return the exclusive end of ``read_committed``, for a given log end or high watermark.
+    """Return the last stable offset, for a log end offset or high watermark `end_offset`.
 
     Source: UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
     """
@@ -272,17 +272,16 @@ def last_stable_offset_of_log(
 
 
 class PartitionState:
-    """Producers, transactions and leader epochs at one offset of a partition.
+    """The producers, open transactions and leader epochs at one offset of a partition.
 
     Parameters
     ----------
     entries
         The producers of a snapshot, in file order.
     epochs
-        The leader epoch checkpoint of the partition, updated in place.
+        The partition's leader epochs before this offset, which `apply` updates in place.
     expiration
-        Expired producers are removed whenever a snapshot is loaded; by default, no producer
-        expires.
+        Which producers to remove whenever a snapshot is loaded; by default, none.
     """
 
     def __init__(
@@ -301,7 +300,7 @@ class PartitionState:
 
     @property
     def entries(self) -> Entries:
-        """The producers, in the iteration order of a broker's map."""
+        """The producers, in the iteration order of the `HashMap` of a broker."""
         order, has_tree = order_of_put(self._entries["producer_id"])
         self.has_tree |= has_tree
         return self._entries[order]
@@ -316,22 +315,22 @@ class PartitionState:
         return len(self._entries)
 
     def snapshot(self) -> bytes:
-        """Encode the ``.snapshot`` at this offset."""
+        """Return the content of the ``.snapshot`` file at this offset."""
         return encode_snapshot(self.entries)
 
     def forget_producers(self) -> None:
-        """Remove all producers, as at a segment without a usable snapshot."""
+        """Remove all producers, like a broker that finds no usable snapshot."""
         self._entries = self._entries[:0]
 
     def reload(self) -> None:
-        """Load a snapshot at this offset, as the recovery of the next segment does."""
+        """Load the snapshot at this offset, like the recovery of the next segment."""
         self._entries = self._load_entries(self.entries)
 
     def apply(self, segment: SegmentState) -> tuple[NDArray[np.void], ScanStop | None]:
         """Apply the next segment.
 
-        Returns the entries of the segment's transaction index, and the reason if recovery fails. If
-        recovery fails, the state is unchanged.
+        Returns the entries of the segment's transaction index, and why recovery fails, None if it
+        does not fail. If recovery fails, this state is unchanged.
         """
         carried, rows = self._match_entries(segment.producers)
         aborted, aborts = self._find_aborted(segment, rows)
@@ -348,7 +347,7 @@ class PartitionState:
         return aborted, None
 
     def _match_entries(self, producers: Records) -> tuple[Entries, NDArray[np.intp]]:
-        """Return the current entry of each producer and its row, -1 for a new producer."""
+        """Return each producer's current entry, and the row of this entry, -1 if it is new."""
         ids = self._entries["producer_id"]
         rows = np.full(len(producers), -1, np.intp)
         carried = np.zeros(len(producers), PRODUCER_STATE_ENTRY)
@@ -366,7 +365,7 @@ class PartitionState:
     def _find_aborted(
         self, segment: SegmentState, rows: NDArray[np.intp]
     ) -> tuple[NDArray[np.void], Records]:
-        """Return the entries of the transaction index, and their `ABORT` rows."""
+        """Return the segment's transaction index entries, and the `ABORT` row of each."""
         aborts = segment.aborts
         if not len(aborts):
             return np.empty(0, ABORTED_TXN), aborts
@@ -386,10 +385,11 @@ class PartitionState:
             first_offsets[number] = first_offset_by_producer.get(
                 producer_id, int(first_offsets[number])
             )
-        # A transaction marker without a known first offset ends no transaction.
+        # A transaction marker ends no transaction if no first offset is known.
         has_first_offset = first_offsets != NO_OFFSET
         aborts, first_offsets = aborts[has_first_offset], first_offsets[has_first_offset]
-        # The markers of this segment that end transactions of earlier segments.
+        # For each producer, the marker of this segment that ends its transaction from an earlier
+        # segment.
         end_rows = np.full(len(self._entries), _NEVER)
         has_marker = (rows >= 0) & (segment.producers["first_marker_row"] >= 0)
         end_rows[rows[has_marker]] = segment.producers["first_marker_row"][has_marker]
@@ -420,7 +420,7 @@ class PartitionState:
         ]
 
     def _update_entries(self, producers: Records, carried: Entries, rows: NDArray[np.intp]) -> None:
-        """Update existing entries from a segment, and append new producers."""
+        """Update the entries of producers in a segment, and append entries of new producers."""
         if not len(producers):
             return
         updated = _to_entries(producers)
@@ -429,7 +429,7 @@ class PartitionState:
         same_epoch = (producers["first_epoch"] == carried["producer_epoch"]) & (
             producers["epoch_changed"] == 0
         )
-        # A marker does not change the last data batch, unless it has another producer epoch.
+        # A transaction marker keeps the last data batch, unless it has another producer epoch.
         keeps_batch = is_known & (~sets_epoch | ((producers["has_data"] == 0) & same_epoch))
         keeps_coordinator = is_known & (producers["has_marker"] == 0)
         was_open = carried["current_txn_first_offset"] >= 0
@@ -463,7 +463,7 @@ def _to_entries(producers: Records) -> Entries:
 def _find_non_transactional(
     producers: Records, carried: Entries, rows: NDArray[np.intp]
 ) -> list[ScanStop]:
-    """Find a non-transactional batch of a producer with an open transaction."""
+    """Find the first non-transactional batch whose producer has an open transaction."""
     wrong = (
         (rows >= 0)
         & (carried["current_txn_first_offset"] >= 0)
@@ -476,7 +476,7 @@ def _find_non_transactional(
 
 
 def _find_backward_aborts(aborts: Records) -> list[ScanStop]:
-    """Find an abort marker that is not after the previous one."""
+    """Find the first abort marker whose offset is not above the previous one."""
     last = aborts["last_offset"]
     wrong = np.flatnonzero(last[1:] <= last[:-1])
     return [

@@ -1,4 +1,4 @@
-"""Producer snapshots (``.snapshot``) of a partition, and the order of their entries.
+"""Read and write producer snapshots (``.snapshot``), and compute the order of their entries.
 
 Sources: Kafka's ``ProducerStateManager`` (``writeSnapshot``, ``readSnapshot``,
 ``listSnapshotFiles``, ``truncateAndReload``, ``loadFromSnapshot``), and the JDK's ``HashMap``
@@ -32,9 +32,10 @@ from kafka_index.core.fs.store import Entry
 from kafka_index.core.kernels.checksums import crc32c
 
 _FIRST_CAPACITY = 16
-#: Below this capacity, a long bucket doubles the table. In a larger table, it becomes a tree.
+#: If a bucket becomes too long, a table with fewer buckets is doubled. In a larger table, the
+#: bucket becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
-#: Number of nodes at which a bucket is too long.
+#: Number of entries in a bucket above which ``putVal`` treats it as too long.
 _LONG_BUCKET = 8
 
 _COUNT_POSITION = field_position(SNAPSHOT_HEADER, "count")
@@ -45,8 +46,8 @@ _VERSION_BYTES = SNAPSHOT_HEADER["version"].itemsize
 class JavaMapOrder:
     """The iteration order of a Java HashMap; `capacity` is its number of buckets.
 
-    A table never shrinks, even if producers are removed. `has_tree` is True if a bucket became a
-    tree in `put_all`. A tree moves its root to the front of the bucket, so that the order is not
+    The capacity never shrinks, even if entries are removed. `has_tree` is True if a bucket became a
+    tree in `put_all`. The root of a tree is moved to the front of the bucket, so the order is not
     certain.
     """
 
@@ -55,20 +56,20 @@ class JavaMapOrder:
         self.has_tree = False
 
     def put(self, producer_id: int, present: Collection[int]) -> None:
-        """Put an ID into a map that contains the IDs `present` (``HashMap.putVal``)."""
+        """Put a producer ID into a map that contains the IDs `present` (``HashMap.putVal``)."""
         self._put_into_bucket(producer_id, present, _LONG_BUCKET)
         if len(present) + 1 > self._threshold:
             self.capacity *= 2
 
     def put_all(self, producer_ids: NDArray[np.int64]) -> None:
-        """Put distinct IDs into an empty map, one after another."""
+        """Put distinct producer IDs into an empty map, one after another."""
         hashes = _hash_ids(producer_ids)
         row = 0
         while row < len(hashes) and self.capacity < _MIN_TREEIFY_CAPACITY:
             self.put(int(producer_ids[row]), producer_ids[:row].tolist())
             row += 1
         while row < len(hashes):
-            # Put IDs until the map exceeds three quarters of its capacity.
+            # Put as many IDs as fit before the table is doubled.
             end = min(len(hashes), self._threshold + 1)
             self.has_tree = self.has_tree or _makes_tree(hashes[:end], row, self.capacity)
             if end > self._threshold:
@@ -76,16 +77,17 @@ class JavaMapOrder:
             row = end
 
     def order_of(self, producer_ids: NDArray[np.int64]) -> NDArray[np.intp]:
-        """Return the iteration order of IDs that are given in insertion order, as indices."""
-        # Within a bucket, IDs are in insertion order, the low half of the sorted keys.
+        """Return the iteration order as indices of `producer_ids`, which are in insertion order."""
+        # Sort by bucket, then by insertion order, which is the low half of each key.
         keys = (_hash_ids(producer_ids) & (self.capacity - 1)) << 32 | np.arange(len(producer_ids))
         keys.sort()
         return (keys & 0xFFFFFFFF).astype(np.intp)
 
     def compute_all_absent(self, producer_ids: Sequence[int]) -> None:
-        """Run ``computeIfAbsent`` for distinct IDs in an empty map, one after another.
+        """Run ``computeIfAbsent`` for distinct producer IDs on an empty map, one after another.
 
-        Unlike ``putVal``, the table grows one ID later, and a bucket is too long one ID earlier.
+        In contrast to ``putVal``, the table grows one ID later, and a bucket is too long one ID
+        earlier.
         """
         for row, producer_id in enumerate(producer_ids):
             if row > self._threshold:
@@ -97,7 +99,7 @@ class JavaMapOrder:
         return self.capacity // 4 * 3
 
     def _put_into_bucket(self, producer_id: int, present: Collection[int], long: int) -> None:
-        """Double a small table if the bucket of an ID has more than `long` IDs."""
+        """Double a small table if the bucket of an ID then has more than `long` IDs."""
         if self.capacity < _MIN_TREEIFY_CAPACITY:
             ids = np.array([producer_id, *present], np.int64)
             buckets = _hash_ids(ids) & (self.capacity - 1)
@@ -106,19 +108,19 @@ class JavaMapOrder:
 
 
 def order_of_put(producer_ids: NDArray[np.int64]) -> tuple[NDArray[np.intp], bool]:
-    """Return `order_of` for a new map of distinct IDs, and whether a bucket became a tree."""
+    """Put distinct IDs into a new map; return their order and whether a bucket became a tree."""
     table = JavaMapOrder()
     table.put_all(producer_ids)
     return table.order_of(producer_ids), table.has_tree
 
 
 def order_of_computed(producer_ids: Sequence[int]) -> list[int]:
-    """Return distinct IDs in the order of a new map after `compute_all_absent`."""
+    """Compute distinct IDs in a new map; return the IDs in the iteration order of the map."""
     if len(producer_ids) == 1:
         return list(producer_ids)
     table = JavaMapOrder()
     table.compute_all_absent(producer_ids)
-    # A computed ID is inserted at the front of its bucket.
+    # ``computeIfAbsent`` inserts an ID at the front of its bucket.
     reversed_ids = list(producer_ids[::-1])
     return [
         reversed_ids[index] for index in table.order_of(np.array(reversed_ids, np.int64)).tolist()
@@ -132,7 +134,7 @@ def _hash_ids(producer_ids: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
-    """Return whether a key at `start` or later is inserted into a long bucket."""
+    """Return whether any hash at row `start` or later is put into a bucket that is too long."""
     buckets = hashes & (capacity - 1)
     sizes = np.bincount(buckets, minlength=capacity)
     in_long_bucket = np.flatnonzero(sizes[buckets] > _LONG_BUCKET)
@@ -142,7 +144,7 @@ def _makes_tree(hashes: NDArray[np.int64], start: int, capacity: int) -> bool:
 def encode_snapshot(entries: NDArray[np.void]) -> bytes:
     """Encode a snapshot.
 
-    Entries are in file order; a broker writes them in `JavaMapOrder`.
+    Entries must be in file order. A broker writes them in the order of `JavaMapOrder`.
     """
     count = len(entries).to_bytes(4, "big", signed=True)
     covered = count + entries.astype(SNAPSHOT_ENTRY).tobytes()
@@ -151,12 +153,12 @@ def encode_snapshot(entries: NDArray[np.void]) -> bytes:
 
 
 def decode_snapshot(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Decode a snapshot with the values that a broker loads; producers are in file order.
+    """Decode a snapshot into the entries that a broker loads, in file order.
 
-    Without a last offset, sequence and offset delta are dropped too. A negative first transaction
-    offset means that no transaction is open. Raises `CorruptSnapshotError` for a file that a broker
-    deletes, because its version, size or checksum is wrong. Bytes after the entries are valid if
-    the checksum covers these bytes. Source: ProducerStateManager.readSnapshot.
+    If an entry has no last offset, its sequence and offset delta are ignored too. A negative first
+    offset of a transaction means that no transaction is open. Raises `CorruptSnapshotError` for a
+    file that a broker deletes, because its version, size or checksum is wrong. Bytes after the
+    entries are accepted if the checksum covers them. Source: ProducerStateManager.readSnapshot.
     """
     return normalize_entries(decode_stored_entries(data, path=path))
 
@@ -173,7 +175,7 @@ def normalize_entries(entries: NDArray[np.void]) -> NDArray[np.void]:
 
 
 def decode_stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np.void]:
-    """Decode a snapshot without changes to the stored fields; otherwise like `decode_snapshot`."""
+    """Decode a snapshot like `decode_snapshot`, but keep the values of all stored fields."""
     version = data[:_VERSION_BYTES]
     if len(version) == _VERSION_BYTES and int.from_bytes(version, "big") != SNAPSHOT_VERSION:
         raise CorruptSnapshotError(
@@ -218,14 +220,14 @@ def decode_stored_entries(data: bytes, *, path: str | None = None) -> NDArray[np
 def list_snapshots(directory: str) -> list[int]:
     """Return the offsets of the snapshots in a partition directory, ascending.
 
-    Raises `OSError` if a local directory cannot be read, `KafkaIndexError` for a remote one.
-    Source: ProducerStateManager.listSnapshotFiles.
+    Raises `OSError` if a local directory cannot be read, and `KafkaIndexError` if a remote one
+    cannot be read. Source: ProducerStateManager.listSnapshotFiles.
     """
     return filter_snapshots(store_of(directory).scan(directory))
 
 
 def filter_snapshots(entries: Iterable[Entry]) -> list[int]:
-    """Return the offsets of the snapshots among directory entries, ascending."""
+    """Return the offsets of the snapshots in a directory listing, ascending."""
     return sorted(
         offset
         for entry in entries
@@ -235,7 +237,7 @@ def filter_snapshots(entries: Iterable[Entry]) -> list[int]:
 
 
 def _snapshot_offset(name: str) -> Iterator[int]:
-    """Yield the offset in a snapshot's name; nothing for other files."""
+    """Yield the offset in the name of a snapshot, and nothing for other files."""
     parsed = parse_segment_file(name)
     if parsed is not None and parsed.kind == SNAPSHOT_SUFFIX and not parsed.transient:
         yield parsed.base_offset
@@ -246,7 +248,7 @@ def snapshot_path(directory: str, offset: int) -> str:
 
 
 def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool:
-    """Return whether loading up to an end offset deletes or ignores a snapshot.
+    """Return whether a broker that loads producers at `end_offset` does not use a snapshot.
 
     Source: ProducerStateManager.truncateAndReload.
     """
@@ -256,11 +258,11 @@ def is_out_of_range(offset: int, log_start_offset: int, end_offset: int) -> bool
 def load_latest_snapshot(
     directory: str, offsets: Iterable[int]
 ) -> tuple[int | None, NDArray[np.void] | None, list[tuple[int, CorruptSnapshotError]]]:
-    """Read the latest valid snapshot out of ascending candidates.
+    """Read the latest valid snapshot among those with the given ascending offsets.
 
-    Returns the offset and entries, None without a valid snapshot. Also returns the offsets and
-    errors of corrupt snapshots, which a broker deletes. Raises `FileNotFoundError` if a snapshot
-    was deleted, and `KafkaIndexError` if it cannot be read. Source:
+    Returns the offset and the entries, both None without a valid snapshot. Also returns the offset
+    and error of each later corrupt snapshot, which a broker deletes. Raises `FileNotFoundError` if
+    a snapshot does not exist, and `KafkaIndexError` if it cannot be read. Source:
     ProducerStateManager.loadFromSnapshot.
     """
     damaged: list[tuple[int, CorruptSnapshotError]] = []
@@ -275,7 +277,7 @@ def load_latest_snapshot(
 
 
 class ProducerDifference(NamedTuple):
-    """A difference between a snapshot and the producers of a log."""
+    """A difference between a producer in a snapshot and in the log."""
 
     producer_id: int
     expected: str
@@ -286,10 +288,10 @@ class ProducerDifference(NamedTuple):
 def compare_producers(
     snapshot_entries: NDArray[np.void], log_entries: NDArray[np.void], log_start: int
 ) -> ProducerDifference | None:
-    """Return the first difference between stored producers and a log's producers, None if equal.
+    """Return the first difference between producers in a snapshot and in the log, None if equal.
 
-    A producer or transaction that is only in the snapshot is ignored if its batches precede
-    `log_start`, because the log no longer contains these batches.
+    A producer or transaction that is only in the snapshot is ignored if its batches are below
+    `log_start`, because the log no longer contains them.
     """
     entries_by_id = {int(row["producer_id"]): row for row in snapshot_entries}
     for row in log_entries:
