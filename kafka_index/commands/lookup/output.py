@@ -250,7 +250,7 @@ def _list_names(folder: str) -> set[str]:
 
 
 def resolve_answer_format(path: str, queries: Queries) -> QueryFormat:
-    """Return the format of an output by its file name extension: Parquet, or as the queries.
+    """Return the format of an output by its extension: Parquet, or the format of the queries.
 
     Raises `InputError` if the path has the extension of another format, or two columns of Parquet
     answers have the same name.

@@ -175,7 +175,7 @@ def check_order(start_times: Timestamps | None, end_times: Timestamps | None) ->
         for topic, values in times.items()
         for number in values
     }
-    # Without times by partition, the bounds are the same for all partitions: check them once.
+    # If no times are given by partition, all partitions have equal bounds: check them once.
     for topic, number in sorted(partitions) or [("", 0)]:
         partition = TopicPartition(topic, number)
         start_ms = None if start_times is None else _partition_value(start_times, partition)
@@ -197,7 +197,7 @@ def resolve_bounds(log: PartitionLog, bounds: ReadBounds) -> tuple[int, int | No
     has_end = log.files.high_watermark is not None
     end_offset = log.end_offset if has_end else None
     if has_end and log.segments[-1].end_damage is not None:
-        # In a corrupt log, a broker's log end offset may be before the corruption.
+        # In a corrupt log, the log end offset may be before the corruption: use the high watermark.
         end_offset = log.files.high_watermark
     requested_start = _resolve_bound(log, bounds.start)
     if requested_start is None:

@@ -43,7 +43,7 @@ from kafka_index.core.logdir.listing import Listing
 from kafka_index.core.logdir.partition_files import SegmentFile
 
 Codes = NDArray[np.int32]
-#: The partition does not exist, or the topic is null.
+#: The code if the partition does not exist, or the topic is null.
 NO_PARTITION = -1
 # An array indexed by partition number is the fastest way to find a code. Its size is limited,
 # because a directory named t-2147483647 would otherwise exhaust memory.

@@ -1,7 +1,7 @@
 """Search splits for matching records, in order and with limited memory.
 
-The search of a split returns at most a few MiB of records at once. When the caller has consumed
-these records, the search resumes after the last of them.
+The search of a split returns at most a few MiB of records. When the caller has consumed these
+records, the search resumes after the last of them.
 """
 
 from __future__ import annotations

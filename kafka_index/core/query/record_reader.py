@@ -98,7 +98,7 @@ class RecordReader:
         The byte ranges from the start of the last returned Arrow record batch to the end of the
         split.
     last_header : bytes, optional
-        The header of the last Kafka batch that starts within the split.
+        The header of the last Kafka batch whose base offset is within the split.
     read_logs : list of ScannedLog
         The log ranges read so far, with the offsets that they contain.
     decode_errors : Counter

@@ -247,7 +247,7 @@ def list_partitions(
 def list_replicas(
     inputs: Sequence[str], *, topics: re.Pattern[str] | None, tiered: TieredOptions | None
 ) -> list[ListedPartitions]:
-    """Return the partitions of each log directory; several of them may have the same partition.
+    """Return the partitions of each data directory; a partition may be in several directories.
 
     Raises the errors of `list_dump`, but a partition in several directories is not an error.
     """
