@@ -1,1 +1,1 @@
-"""One partition: scan, state, read, append, load, recover and filter."""
+"""The log of one partition: scan, read, append, load, recover and filter its segments."""

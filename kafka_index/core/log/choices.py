@@ -1,4 +1,4 @@
-"""Enumerations for builds, lookups and reads. Command help imports them, so the import is fast."""
+"""Enumerations for builds, lookups and reads. Importing it is cheap, for fast help."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of the first segments of a log retention deletes, and which it cannot delete yet.
+"""Count the segments that retention deletes, and segments with timestamps in the future.
 
 The high watermark is assumed to be at the log end offset. Sources: Kafka's
 ``UnifiedLog.deleteOldSegments`` and ``RemoteLogManager.cleanupExpiredRemoteLogSegments``.
@@ -27,7 +27,7 @@ def count_before_start(base_offsets: Sequence[int], log_start_offset: int) -> in
 
 
 def count_beyond_size(sizes_bytes: Sequence[int], count: int, retention_bytes: int) -> int:
-    """Return the number of deleted segments, including segments deleted by the size limit.
+    """Return how many segments are deleted after the size limit is applied.
 
     The first `count` segments are deleted already. The next segment is deleted if the log without
     it is still at least as large as the limit. If the limit is negative, no segment is deleted.
@@ -48,7 +48,7 @@ def count_beyond_time(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return the number of deleted segments, including segments deleted by the time limit.
+    """Return how many segments are deleted after the time limit is applied.
 
     The first `count` segments are deleted already. `largest_timestamp_ms` returns the
     ``LogSegment.largestTimestamp`` of a segment, given its number. If the limit is negative, no
@@ -72,7 +72,7 @@ def count_expired_uploads(
     now_ms: int,
     largest_timestamp_ms: Callable[[int], int],
 ) -> int:
-    """Return the number of deleted segments in a log with remote segments, for both limits.
+    """Return how many segments of a tiered log are deleted after both limits are applied.
 
     `sizes_bytes` has each remote or local segment once. The first `count` segments are deleted
     already; only the first `uploaded` segments can be deleted. For the other parameters, see
@@ -102,7 +102,8 @@ CLOCK_SKEW_MS = 3_600_000
 def future_segments(segments: Iterable[SegmentFile], now_ms: int) -> dict[str, tuple[int, int]]:
     """Return number and total size of segments with timestamps in the future, keyed by topic.
 
-    Largest timestamps are read from time indexes. Segments without a readable one are not counted.
+    Largest timestamps are read from time indexes. Segments without a readable time index are not
+    counted.
     """
     totals_by_topic: dict[str, tuple[int, int]] = {}
     for segment in segments:

@@ -335,7 +335,7 @@ class LogSegmentWriter(Closeable):
         return self._largest
 
     def limits(self) -> Longs:
-        """Return the ``LIMIT_`` fields: the limits that the next append must not exceed."""
+        """Return the ``LIMIT_`` fields with which the next append is planned."""
         return growth_limits(
             self.settings,
             self.base_offset,
@@ -580,7 +580,7 @@ class LogSegmentWriter(Closeable):
         self.time_index.resize(self.settings.segment_index_bytes)
 
     def flush(self) -> None:
-        """Make all written data durable."""
+        """Sync all files of the segment to disk."""
         self.log.flush()
         self.offset_index.flush()
         self.time_index.flush()

@@ -1,7 +1,7 @@
 """A writable partition log: append as leader or follower, roll, truncate and read.
 
 Loading a log changes its files as a broker would. However, loading fails if a broker would silently
-delete records or make records unreadable. As a running broker does, a process with writable logs
+delete records or make records unreadable. Like a running broker, a process with a writable log
 locks the ``.lock`` file of the data directory. The log is the only replica, so its high watermark
 is the log end offset.
 
@@ -94,7 +94,7 @@ class LogOffsetMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A roll, if one is required, and then appends to one segment.
+    """A step of an append plan: an optional roll, and then appends to one segment.
 
     `roll_to` and `jitter_ms` are the base offset and roll jitter of the new segment. Without a
     roll, `roll_to` is None.

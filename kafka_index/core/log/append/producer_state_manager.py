@@ -1,9 +1,9 @@
 """The producers of a writable log: validate and record appends, and write producer snapshots.
 
 `core.kernels.producer_state` has the rules that update a producer's entry. Index builds use the
-same rules. An append is validated first. As in Kafka, all batches of an append update a producer
-together. This affects the last stable offset of an aborted transaction if the next transaction
-starts in the same append.
+same rules. An append is validated before it is recorded. As in Kafka, all batches of an append
+update a producer together. This affects the last stable offset of an aborted transaction if the
+next transaction starts in the same append.
 
 Sources: Kafka's ``ProducerStateEntry``, ``BatchMetadata``, ``ProducerAppendInfo``,
 ``ProducerStateManager``, ``UnifiedLog.analyzeAndValidateProducerState`` and

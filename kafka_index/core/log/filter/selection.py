@@ -269,7 +269,7 @@ _FUNCTION_MEMBERS = {
 
 
 class SelectionError(InputError):
-    """The selection cannot be evaluated, for whichever partition."""
+    """An error in the selection itself, which affects all partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,8 +401,8 @@ def open_matcher(selection: Selection) -> RowMatcher | KeyMatcher:
 def _parse(text: str, members: _Members | None = None) -> str:
     """Translate a condition to SQL for DuckDB; raises `InputError` for an unsupported node.
 
-    With `members`, the condition may also compare decoded columns and their members. Those that it
-    compares are set to True.
+    With `members`, the condition may also compare decoded columns and their members. `members` then
+    has the value True for each column or member that the condition compares.
 
     In the SQL, times are in units of half a millisecond, so that a time between two milliseconds is
     also an integer.

@@ -1,1 +1,1 @@
-"""Lookups by offset and by time in one partition."""
+"""Look up offsets and timestamps in one partition."""

@@ -145,7 +145,7 @@ class TimestampSearch:
         return True
 
     def _extend_largest_timestamps(self, segments: Sequence[LogSegment], timestamp_ms: int) -> None:
-        """Read largest timestamps of segments, up to the first segment that reaches a timestamp."""
+        """Read largest timestamps, up to the first segment with one at or after a timestamp."""
         while (
             len(self._largest_timestamps) < len(segments)
             and self._unreadable is None

@@ -37,7 +37,7 @@ _FILES_PER_SEGMENT = 3
 _RESERVED_FILES = 128
 _MIN_SEGMENTS = 8
 
-#: If the log continues for more than this after the last index entry, the index is incomplete.
+#: If more bytes than this follow the last index entry, the index is incomplete.
 MAX_TAIL_BYTES = 16 << 20
 _T = TypeVar("_T")
 

@@ -1,4 +1,4 @@
-"""Last stable offset and aborted transactions, which determine what ``read_committed`` returns.
+"""Find the last stable offset and the aborted transactions for ``read_committed`` reads.
 
 They are computed from the transaction markers in the batches. Transaction indexes are not used:
 they have no checksum, so only the batches could verify them. Producer snapshots have a checksum. As
@@ -103,7 +103,7 @@ class AbortedTransactions:
 
 @dataclass(frozen=True, slots=True)
 class TransactionBounds:
-    """What limits a ``read_committed`` read of a partition.
+    """The last stable offset and the aborted transactions for a ``read_committed`` read.
 
     Attributes
     ----------

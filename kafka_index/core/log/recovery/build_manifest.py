@@ -317,7 +317,7 @@ class PreviousBuild:
         for name, entry in self._entries.items():
             version = published.get(name)
             if version is None:
-                # A broker would load an additional snapshot.
+                # A broker could load this file by mistake.
                 if needs_state and _is_state_file(name):
                     return False
             elif entry.file_version() != version:

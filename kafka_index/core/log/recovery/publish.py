@@ -214,7 +214,10 @@ def _unpublished_files(merged: MergedSegment, settings: BuildSettings) -> Public
 def _delete_old_snapshots(
     partition: MergedPartition, rows: list[SegmentReport], settings: BuildSettings
 ) -> list[SegmentReport]:
-    """Delete snapshots that a broker would delete in recovery; return rows, failed on errors."""
+    """Delete the snapshots that a broker would delete in recovery; return the rows.
+
+    If deletion fails, the last row gets the status failed.
+    """
     if partition.snapshots is None or BuildOutput.SNAPSHOT not in settings.outputs:
         return rows
     # Next to the logs, keep snapshots up to the log start offset: the next build starts from them.

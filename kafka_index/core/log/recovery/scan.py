@@ -254,8 +254,8 @@ def _build_indexes(
 ) -> tuple[IndexBuilder, ScanStop | None, ScanStop | None]:
     """Build both index files from the batches of a source.
 
-    Returns the builder, why recovery ends before the end of the log, and the first batch out of
-    order.
+    Returns the builder, why recovery fails or truncates the log, and the first batch out of order.
+    The last two are None without such a batch.
     """
     for path in (offset_path, time_path):
         os.close(create_scratch(path, attributes_of=attributes_of))

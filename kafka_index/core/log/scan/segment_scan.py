@@ -271,7 +271,7 @@ class ObservedSource:
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the log."""
+        """Why the batches end before the end of the log, None if they do not."""
         return self._source.stop
 
     def chunks(self) -> Iterator[BatchColumns]:
@@ -318,7 +318,7 @@ class read_batches:  # noqa: N801, because it is used as a function, with the at
 
     @property
     def stop(self) -> ScanStop | None:
-        """Why the batches ended before the log."""
+        """Why the batches end before the end of the log, None if they do not."""
         return self._source.stop
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:

@@ -189,7 +189,7 @@ def _to_rows(
 def _first_offsets(
     log: Bytes, batches: BatchColumns, segment_base_offset: int, decompressor: Decompressor
 ) -> Longs:
-    """Return first offsets; decompress a message if its last offset is not the next offset."""
+    """Return first offsets; decompress messages whose last offset is not the next expected one."""
     firsts = batches.base_offset.copy()
     expected = np.concatenate(([segment_base_offset - 1], batches.last_offset[:-1]))
     for row in np.flatnonzero(are_compressed_messages(batches) & (firsts != expected + 1)).tolist():

@@ -32,8 +32,8 @@ from kafka_index.core.fs.store import Entry
 from kafka_index.core.kernels.checksums import crc32c
 
 _FIRST_CAPACITY = 16
-#: If a bucket becomes too long, a table with fewer buckets is doubled. In a larger table, the
-#: bucket becomes a tree.
+#: If a bucket becomes too long, a table with fewer buckets than this is doubled. In a larger table,
+#: the bucket becomes a tree.
 _MIN_TREEIFY_CAPACITY = 64
 #: Number of entries in a bucket above which ``putVal`` treats it as too long.
 _LONG_BUCKET = 8
