@@ -383,7 +383,10 @@ class ChunkUploader:
     def __init__(self, repository: Repository, threads: int) -> None:
         self._repository = repository
         self._executor = ThreadPoolExecutor(threads, "backup")
-        self._capacity = threading.Condition()
+        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
+        # Python code, would leave it locked.
+        self._lock = threading.Lock()
+        self._capacity = threading.Condition(self._lock)
         self._in_flight = 0
         self._failure: BaseException | None = None
 
@@ -401,7 +404,7 @@ class ChunkUploader:
         Raises the error of an earlier upload.
         """
         size = len(batch_range.data)
-        with self._capacity:
+        with self._lock:
             self._capacity.wait_for(
                 lambda: not self._in_flight or self._in_flight + size <= _MAX_IN_FLIGHT_BYTES
             )
@@ -423,7 +426,7 @@ class ChunkUploader:
         return chunk, len(data)
 
     def _complete_upload(self, size_bytes: int, future: Future[tuple[LogChunk, int]]) -> None:
-        with self._capacity:
+        with self._lock:
             self._in_flight -= size_bytes
             if not future.cancelled():
                 self._failure = self._failure or future.exception()

@@ -205,12 +205,15 @@ class _QueueSpace:
 
     def __init__(self, max_bytes: int) -> None:
         self.free_bytes = max_bytes
-        self.changed = threading.Condition()
+        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
+        # Python code, would leave it locked.
+        self.lock = threading.Lock()
+        self.changed = threading.Condition(self.lock)
         self.is_stopped = False
 
     def stop(self) -> None:
         """Stop all tasks at their next request for records."""
-        with self.changed:
+        with self.lock:
             self.is_stopped = True
             self.changed.notify_all()
 
@@ -229,7 +232,7 @@ class _PartitionQueue:
     def put(self, rows: pa.RecordBatch) -> bool:
         """Wait for free space and add records; return False if the task has already ended."""
         space = self._space
-        with space.changed:
+        with space.lock:
             # A batch may exceed the free space, so that any batch can be added.
             while space.free_bytes <= 0 and not self._is_closed:
                 space.changed.wait()
@@ -242,13 +245,13 @@ class _PartitionQueue:
 
     def end(self, error: InputError | None = None) -> None:
         """Mark the end of the records; if `error` is given, the task raises it there."""
-        with self._space.changed:
+        with self._space.lock:
             self._is_complete, self._error = True, error
             self._space.changed.notify_all()
 
     def close(self) -> None:
         """Reject further records, and release the space of queued records."""
-        with self._space.changed:
+        with self._space.lock:
             self._is_closed = True
             self._space.free_bytes += sum(rows.nbytes for rows in self._waiting)
             self._waiting.clear()
@@ -258,7 +261,7 @@ class _PartitionQueue:
         """Yield the records; release their space after they have been written."""
         space = self._space
         while True:
-            with space.changed:
+            with space.lock:
                 while not (self._waiting or self._is_complete or space.is_stopped):
                     space.changed.wait()
                 if space.is_stopped:
@@ -271,6 +274,6 @@ class _PartitionQueue:
             try:
                 yield rows
             finally:
-                with space.changed:
+                with space.lock:
                     space.free_bytes += rows.nbytes
                     space.changed.notify_all()

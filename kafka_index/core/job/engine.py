@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from functools import partial
+from queue import SimpleQueue
 from typing import Any, Generic, Protocol, Self, TypeVar
 
 from kafka_index.core.fs.uris import select_remote
@@ -447,15 +448,19 @@ class _Run(Generic[Task, Result]):
         self._split = split
         self._startable = 2 * threads
         self._parts: deque[tuple[_RunningTask[Result], int]] = deque()
-        self._done: deque[tuple[int, Result]] = deque()
+        # Results by task number; None after the last thread has ended.
+        self._results: SimpleQueue[tuple[int, Result] | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._is_stopped = False
-        self._changed = threading.Condition()
+        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
+        # Python code, would leave it locked.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._threads = [
             threading.Thread(target=self._work, args=[f"thread{at}"], name=f"{name}_{at}")
             for at in range(threads)
         ]
-        self._alive = 0
+        self._alive = threads
 
     def results(self, *, ordered: bool) -> Generator[Result, None, None]:
         """Yield the results; if an error ended the run early, raise it after these results."""
@@ -463,8 +468,6 @@ class _Run(Generic[Task, Result]):
         next_number = 0
         try:
             for thread in self._threads:
-                with self._changed:
-                    self._alive += 1
                 thread.start()
             while (numbered_result := self._next_result()) is not None:
                 number, result = numbered_result
@@ -484,7 +487,7 @@ class _Run(Generic[Task, Result]):
 
     def shutdown(self) -> None:
         """Start no further parts, and wait for running parts."""
-        with self._changed:
+        with self._lock:
             self._is_stopped = True
             self._changed.notify_all()
         for thread in self._threads:
@@ -495,21 +498,20 @@ class _Run(Generic[Task, Result]):
         """Wait for a result; return None if no task is left."""
         while True:
             try:
-                with self._changed:
-                    while not self._done and self._alive:
-                        self._changed.wait()
-                    return self._done.popleft() if self._done else None
+                return self._results.get()
             except BaseException as error:
                 # After a signal, wait for running parts, and yield their results. A second signal
                 # aborts the wait.
                 if self._error is not None:
                     raise
-                with self._changed:
+                with self._lock:
                     self._fail(error)
                 self.shutdown()
+                # The signal may have discarded the None of the last thread.
+                self._results.put(None)
 
     def _start_more(self) -> None:
-        with self._changed:
+        with self._lock:
             self._startable += 1
             self._changed.notify()
 
@@ -520,7 +522,7 @@ class _Run(Generic[Task, Result]):
 
     def _next_part(self) -> tuple[_RunningTask[Result], int] | None:
         """Wait for a part that can be run; return None if no part is left."""
-        with self._changed:
+        with self._lock:
             while not self._is_stopped:
                 if self._parts:
                     return self._parts.popleft()
@@ -545,19 +547,19 @@ class _Run(Generic[Task, Result]):
             while (part := self._next_part()) is not None:
                 running, at = part
                 result = running.task.parts[at](attempt_id)
-                with self._changed:
+                with self._lock:
                     running.results[at] = result
                     running.missing -= 1
                     is_last = not running.missing
                 if is_last:
                     joined = running.task.join(running.results, attempt_id)
-                    with self._changed:
-                        self._done.append((running.number, joined))
-                        self._changed.notify_all()
+                    self._results.put((running.number, joined))
         except BaseException as error:  # noqa: BLE001, because the caller's thread raises it
-            with self._changed:
+            with self._lock:
                 self._fail(error)
         finally:
-            with self._changed:
+            with self._lock:
                 self._alive -= 1
-                self._changed.notify_all()
+                is_last_thread = not self._alive
+            if is_last_thread:
+                self._results.put(None)

@@ -364,7 +364,10 @@ class DecompressionBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._free = max_bytes
-        self._changed = threading.Condition()
+        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
+        # Python code, would leave it locked.
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._waiting: deque[object] = deque()
 
     @property
@@ -419,7 +422,7 @@ class DecompressionBudget:
 
     def _acquire(self, size: int) -> None:
         ticket = object()
-        with self._changed:
+        with self._lock:
             if not self._waiting and self._free >= size:
                 self._free -= size
                 return
@@ -432,7 +435,7 @@ class DecompressionBudget:
                 self._changed.notify_all()
 
     def release(self, size: int) -> None:
-        with self._changed:
+        with self._lock:
             self._free += size
             if self._waiting:
                 self._changed.notify_all()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterable
@@ -23,6 +25,30 @@ from kafka_index.core.job.engine import (
     count_bins,
     split_jobs,
 )
+from tests.support.timeouts import TIMEOUT_SECONDS
+
+# Interrupts runs of many small tasks at random times, where the caller's thread often has a lock.
+INTERRUPTED_RUNS = """
+import random, signal
+from kafka_index.core.job.engine import ThreadEngine
+
+def interrupt(*_):
+    raise KeyboardInterrupt
+
+signal.signal(signal.SIGALRM, interrupt)
+interrupted = 0
+for seed in range(400):
+    try:
+        with ThreadEngine(3).start("test") as workers:
+            delay = random.Random(seed).uniform(1e-5, 4e-3)
+            signal.setitimer(signal.ITIMER_REAL, delay)
+            for _ in workers.run(range(300), lambda task, _attempt_id: task):
+                pass
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    except KeyboardInterrupt:
+        interrupted += 1
+print(interrupted)
+"""
 
 
 def double(work: int, _attempt_id: str) -> int:
@@ -33,6 +59,12 @@ def collect(found: Iterable[int], seen: list[int]) -> None:
     """Append one by one: a list that an error interrupts stays as it was."""
     for each in found:
         seen.append(each)  # noqa: PERF402
+
+
+def test_run_that_is_interrupted_at_any_time_ends() -> None:
+    command = [sys.executable, "-c", INTERRUPTED_RUNS]
+    result = subprocess.run(command, stdout=subprocess.PIPE, timeout=TIMEOUT_SECONDS, check=True)
+    assert int(result.stdout) > 50
 
 
 @pytest.mark.parametrize("threads", [1, 3, 50])
