@@ -374,7 +374,7 @@ class PartitionedRecordText(RecordText):
     def _set_partitions(
         self, topic: str, numbers: Sequence[int], rows: Iterable[Row]
     ) -> Iterator[Row]:
-        """Yield rows; before each row, set its partition, which the output contains."""
+        """Yield rows; before each row, set the partition that the output shows for the row."""
         previous_number = None
         for number, row in zip(numbers, rows, strict=True):
             if number != previous_number:

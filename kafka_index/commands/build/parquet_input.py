@@ -340,7 +340,7 @@ def _find_problems(
 
 
 def _expected_type(name: str, column_type: pa.DataType) -> str | None:
-    """Return the expected type of a column; None if it has this type."""
+    """Return the type that a column should have; None if its type is correct."""
     value_type = column_type.value_type if pa.types.is_dictionary(column_type) else column_type
     if name == "topic":
         types = pa.types

@@ -516,7 +516,10 @@ def _print_records_end(
 def _chunk_converter(
     rows: WindowBatches, typed_log: TypedLog | None
 ) -> Callable[[RecordChunk], PrintedRecords | pa.RecordBatch]:
-    """Return a function that converts chunks: to printed records, or tables to decode."""
+    """Return a function that converts record chunks to printed records, or to a table.
+
+    The table is for the decoder of keys and values.
+    """
     if typed_log is None:
         return partial(PrintedRecords.from_chunk, source=rows)
     partition = typed_log.partition

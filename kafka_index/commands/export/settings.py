@@ -161,7 +161,7 @@ class ExportSettings:
 
     @property
     def read_settings(self) -> ReadSettings:
-        """The settings for reading the records of the data files."""
+        """The settings for reading the log records that are written to the data files."""
         return replace(self.read, columns=self.needed_columns, on_damage=OnDamage.DROP)
 
     def table_folder(self, topic: str) -> str:

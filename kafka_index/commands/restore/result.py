@@ -365,7 +365,7 @@ class RestoreResult(Result):
 
     @property
     def conclusion(self) -> Conclusion:
-        """The conclusion, notable if committed offsets are after log ends or under old names."""
+        """The conclusion; notable if committed offsets are after log ends, or of renamed topics."""
         conclusion = super().conclusion
         if not (self.beyond_end or self.not_renamed):
             return conclusion

@@ -155,7 +155,7 @@ def _count_replicas(
     """Yield the counts of each replica, once all its parts are counted."""
     max_bytes = _READ_PART_BYTES if settings.parts else _HEADERS_PART_BYTES
     if settings.compacts:
-        # Compaction depends on the transactions of the complete replica.
+        # One task reads a complete replica: compaction depends on transactions anywhere in it.
         max_bytes = INT64_MAX
     parts = [
         part

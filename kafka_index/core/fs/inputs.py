@@ -72,7 +72,7 @@ class Skipped:
 
 @contextmanager
 def reading_inputs(*, follow_links: bool) -> Iterator[Mapping[str, Skipped]]:
-    """During a block, set whether links are followed, and cache reads of remote directories.
+    """Within a `with` block, set whether links are followed, and cache remote directories.
 
     The setting for links applies to all threads. Yields the unread files, as `collecting_unread`
     does.

@@ -77,7 +77,7 @@ class SplittableTask(Generic[Result]):
 
 @dataclass(frozen=True, slots=True)
 class TaskSplitter(Generic[Task, Result]):
-    """A function for `Workers.run` that splits tasks into parts for threads, but not on Spark."""
+    """Splits a task of `Workers.run` into parts for threads; a Spark task runs all parts."""
 
     split: Callable[[Task], SplittableTask[Result]]
 

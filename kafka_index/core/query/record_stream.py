@@ -265,7 +265,7 @@ class SearchedRecords(RecordStream):
 
     @property
     def facts(self) -> Sequence[str]:
-        """The time range of the logs, if no record is in the requested time range."""
+        """The time range of the logs, which explains why no record is in the requested range."""
         return self._notes
 
     @property

@@ -374,7 +374,10 @@ def _join_structs(shapes: list[Shape], form: Form) -> tuple[Shape, list[Plan]]:
 
 
 def _member_identities(shapes: list[Shape]) -> dict[tuple[int, str], object]:
-    """Return the number of each member, or its newest name, keyed by version and name."""
+    """Map schema version and member name to the field number, or to the newest name.
+
+    The newest name identifies members in formats without field numbers.
+    """
     newer_name: dict[str, str] = {}
     for shape in reversed(shapes):
         for member in shape.members:

@@ -297,7 +297,7 @@ class AvroSchema:
         self.aliases = root_type.aliases
 
     def decoder(self, selection: Selection = None) -> AvroDecoder:
-        """Return the decoder of the selected members."""
+        """Return a decoder that decodes only the selected fields."""
         return AvroDecoder(self._root, self.shape, selection)
 
 

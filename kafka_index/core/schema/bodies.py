@@ -60,7 +60,7 @@ class Bodies:
         return cls(data, starts, ends)
 
     def take(self, rows: Longs) -> Bodies:
-        """Return the bodies of rows by their numbers."""
+        """Return the bodies of the rows with these row numbers."""
         return Bodies(self.data, self.starts[rows], self.ends[rows])
 
     def slice(self, first_row: int, end_row: int) -> Bodies:

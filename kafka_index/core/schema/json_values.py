@@ -130,7 +130,7 @@ class JsonSchema:
         self.name = title if isinstance(title, str) and title else self._type.kind
 
     def decoder(self, selection: Selection = None) -> JsonDecoder:
-        """Return the decoder of the selected members."""
+        """Return a decoder that decodes only the selected fields."""
         return JsonDecoder(self._type, selection)
 
     def _parse_type(self, schema: Any, document: str, parents: tuple[int, ...]) -> _JsonType:

@@ -303,7 +303,7 @@ class ProtobufMessage:
         return self._type.shape
 
     def decoder(self, selection: Selection = None) -> MessageDecoder:
-        """Return the decoder of the selected fields."""
+        """Return a decoder that decodes only the selected fields."""
         return MessageDecoder(self._descriptor, _select_fields(self._type, selection))
 
 

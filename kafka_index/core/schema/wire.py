@@ -52,7 +52,7 @@ class Reason(StrEnum):
     BAD_SCHEMA = "bad_schema"
     #: The bytes end within the value, or a length in the bytes is out of range.
     TRUNCATED = "truncated"
-    #: Further bytes follow the value, which is decoded.
+    #: The value was decoded, but further bytes follow it.
     TRAILING = "trailing"
     BAD_UTF8 = "bad_utf8"
     #: The Protobuf file has no message type with the message indexes of the row.

@@ -598,7 +598,7 @@ class _Startup:
 
 @dataclass(frozen=True)
 class OpenTransactions:
-    """Checks whether coordinators on a broker end the open transactions of its partitions.
+    """Checks whether coordinators on a broker will end the transactions open in its partitions.
 
     `partitions` come from all data directories. `node_id` and `cluster` are None if unknown.
     """

@@ -358,7 +358,8 @@ MANIFEST_SUFFIX = ".rsm-manifest"
 INDEXES_SUFFIX = ".indexes"
 
 _MAX_MANIFESTS = 1024
-# Maximum number of segments with cached indexes: a segment's indexes are read in succession.
+# Maximum number of segments with cached indexes. A few suffice, because the indexes of one segment
+# are read one after another.
 _MAX_INDEXES = 16
 _CHUNKS_BYTES = 64 << 20
 

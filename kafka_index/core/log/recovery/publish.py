@@ -68,7 +68,9 @@ _MAX_WAITS, _WAIT_SECONDS = 20, 0.1
 
 
 def publish_segment(staged: StagedSegment, settings: BuildSettings) -> SegmentReport:
-    """Publish the index files of one segment durably, without a build manifest; return its row.
+    """Publish the index files of one segment durably; return the row of the segment.
+
+    No build manifest is written.
 
     `settings` must be the settings with which the segment was staged, without outputs that depend
     on earlier segments.
@@ -220,7 +222,7 @@ def _delete_old_snapshots(
     """
     if partition.snapshots is None or BuildOutput.SNAPSHOT not in settings.outputs:
         return rows
-    # Next to the logs, keep snapshots up to the log start offset: the next build starts from them.
+    # A build in place keeps snapshots up to the log start offset: the next build starts from these.
     kept_to = partition.first_offset if settings.in_place else -1
     directory = partition.directory
     if is_new_folder(directory, settings.run_id):

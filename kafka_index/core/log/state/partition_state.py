@@ -262,7 +262,7 @@ class ProducerExpiration:
 def last_stable_offset_of_log(
     first_unstable_offset: int | None, log_start_offset: int, end_offset: int
 ) -> int:
-    """Return the last stable offset, for a log end offset or high watermark `end_offset`.
+    """Return the last stable offset; `end_offset` is the log end offset or the high watermark.
 
     Source: UnifiedLog.maybeIncrementFirstUnstableOffset and fetchLastStableOffsetMetadata.
     """
