@@ -88,7 +88,7 @@ def test_build_indexes_rejects_an_output_within_its_input(data: Path) -> None:
 
 
 def test_build_indexes_rejects_output_next_to_remote_logs() -> None:
-    with pytest.raises(kafka_index.KafkaIndexError, match="logs on a local disk, and s3://"):
+    with pytest.raises(kafka_index.KafkaIndexError, match="logs on a local disk, but s3://"):
         kafka_index.build_indexes("s3://bucket/broker-1", in_place=True)
 
 
@@ -284,7 +284,7 @@ def test_rewrite_dump_skips_a_damaged_partition(tmp_path: Path) -> None:
     content[200] ^= 0xFF
     log.write_bytes(content)
     clean = kafka_index.rewrite_dump(data, tmp_path / "clean", drop_where="offset < 5")
-    assert [row.status.value for row in clean.partitions] == ["left_out", "rewritten"]
+    assert [row.status.value for row in clean.partitions] == ["skipped", "rewritten"]
     assert clean.summary["exit_code"] == 1
     assert str(log) in (clean.partitions[0].reason or "")
     assert not (tmp_path / "clean" / PARTITION).exists()

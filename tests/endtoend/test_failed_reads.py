@@ -119,5 +119,5 @@ def test_damaged_remote_manifest_skips_its_topic(tmp_path: Path) -> None:
 
     result = run_here("verify", "--tiered", at.remote, "--verbose")
 
-    assert "no manifest of this topic id can be read" in result.stdout + result.stderr
+    assert "no manifest of this topic ID can be read" in result.stdout + result.stderr
     assert result.returncode != ExitCode.ENVIRONMENT

@@ -618,8 +618,9 @@ def _describe_output(result: RestoreResult, facts: RunbookFacts) -> Iterator[str
         "truncates the dump",
     }[facts.link]
     yield "WHAT WAS WRITTEN"
-    segments = sum(restored.segments for restored in partitions_in_output)
-    yield f"  {result.output}: {len(partitions_in_output)} partitions, {segments} segments"
+    segments = plural(sum(restored.segments for restored in partitions_in_output), "segment")
+    partitions = plural(len(partitions_in_output), "partition")
+    yield f"  {result.output}: {partitions}, {segments}"
     if facts.backup:
         yield f"  The logs are from {facts.backup}. Later records are not in the backup."
     yield f"  The logs are {logs}."
