@@ -43,7 +43,7 @@ def test_package_missing_on_executors_is_reported_with_their_interpreter(
         tmp_path / "out",
         "the Python of the executors lacks msgspec, numba",
         str(poor),
-        "install it into the Python of the executors",
+        "install the packages into the Python of the executors",
     )
 
 
