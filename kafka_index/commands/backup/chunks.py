@@ -384,8 +384,9 @@ class ChunkUploader:
         self._repository = repository
         self._executor = ThreadPoolExecutor(threads, "backup")
         # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked.
-        self._lock = threading.Lock()
+        # Python code, would leave it locked. It is reentrant, because garbage collection can close
+        # generators that use it, inside such a statement.
+        self._lock = threading.RLock()
         self._capacity = threading.Condition(self._lock)
         self._in_flight = 0
         self._failure: BaseException | None = None

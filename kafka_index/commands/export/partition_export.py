@@ -198,7 +198,8 @@ class PartitionExport:
 
     def find_missing(self, finder: GapFinder) -> None:
         """Find the missing offsets of the log, once its splits are exported."""
-        if self.read is not None and self.failure is None:
+        # A failed commit does not matter: the next run does not read these splits.
+        if self.read is not None and self._completed_count == len(self.tasks):
             new_tasks = [task for task in self.tasks if not task.is_repeated]
             seen_logs = [log for task in new_tasks for log in self._results[task.number].seen]
             self.missing = finder.find(self.read, seen_logs)

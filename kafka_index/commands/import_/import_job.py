@@ -206,8 +206,9 @@ class _QueueSpace:
     def __init__(self, max_bytes: int) -> None:
         self.free_bytes = max_bytes
         # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked.
-        self.lock = threading.Lock()
+        # Python code, would leave it locked. It is reentrant, because garbage collection can close
+        # generators that use it, inside such a statement.
+        self.lock = threading.RLock()
         self.changed = threading.Condition(self.lock)
         self.is_stopped = False
 

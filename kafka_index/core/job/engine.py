@@ -453,8 +453,9 @@ class _Run(Generic[Task, Result]):
         self._error: BaseException | None = None
         self._is_stopped = False
         # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked.
-        self._lock = threading.Lock()
+        # Python code, would leave it locked. It is reentrant, because garbage collection can close
+        # generators that use it, inside such a statement.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._threads = [
             threading.Thread(target=self._work, args=[f"thread{at}"], name=f"{name}_{at}")

@@ -197,16 +197,14 @@ class PrintedRecords:
 def _decode_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
     """Return decoded records with typed keys and values as JSON, None without typed columns."""
     typed = [part for part in (KEY, VALUE) if side_names(part)[3] in rows.schema.names]
-    errors_by_part = {part: rows.column(side_names(part)[2]) for part in typed}
-    if all(
-        pa.types.is_binary(rows.column(part).type) and errors_by_part[part].null_count == len(rows)
-        for part in typed
-    ):
+    # Without any readable schema, typed columns contain bytes. These rows are decoded, too: whether
+    # a row has the decoded fields must not depend on the errors of other rows.
+    if not typed:
         return None
     json_by_part = {part: _to_json(rows.column(part)) for part in (KEY, VALUE)}
     errors: list[str | None] = [None] * len(rows)
     for part in typed:
-        codes = errors_by_part[part].to_pylist()
+        codes = rows.column(side_names(part)[2]).to_pylist()
         errors = [error or code for error, code in zip(errors, codes, strict=True)]
     return [
         Decoded(key, value, None if error is None else str(error))

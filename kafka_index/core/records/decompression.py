@@ -365,8 +365,9 @@ class DecompressionBudget:
         self.max_bytes = max_bytes
         self._free = max_bytes
         # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked.
-        self._lock = threading.Lock()
+        # Python code, would leave it locked. It is reentrant, because garbage collection can close
+        # generators that use it, inside such a statement.
+        self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
         self._waiting: deque[object] = deque()
 

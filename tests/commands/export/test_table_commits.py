@@ -399,6 +399,24 @@ def test_rerun_completes_a_run_whose_commits_all_failed(
     assert lake.values("topic") == values_of(dump, lake)
 
 
+@pytest.mark.parametrize("lake", [("delta", History.FULL)], indirect=True)
+def test_run_whose_commit_failed_reports_missing_offsets(
+    tmp_path: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next run does not read these offsets again."""
+    dump, report = tmp_path / "in", tmp_path / "report.json"
+    write(dump, log_of(range(50)) + log_of(range(60, 100)), 1)
+
+    def fail(self: LakeTable, _change: TableChange) -> None:
+        raise InputError("rejected", path=self.name)
+
+    monkeypatch.setattr("kafka_index.commands.export.delta._DeltaTable.commit", fail)
+    result = run_here("export", "--input", dump, *lake.options, "--report", report)
+    assert result.returncode == 2, result.stdout
+    (row,) = map(json.loads, report.read_text().splitlines())
+    assert (row["status"], row["missing_ranges"]) == ("failed", 1)
+
+
 def test_rows_added_concurrently_by_another_tool_are_kept(
     complete_files: Path, lake: ExportedLake, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -43,6 +45,29 @@ def test_memory_budget_is_released_after_a_fault() -> None:
     with pytest.raises(TooLargeError):
         budget.decompress(ZSTD, zeros(101))
     assert budget.free_bytes == 100
+
+
+def test_memory_of_a_generator_that_is_collected_during_a_wait_is_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Garbage collection closes the generator in the thread that has the lock."""
+    budget = DecompressionBudget(100)
+
+    def reserve() -> Iterator[None]:
+        with budget.reserve(10):
+            yield
+
+    cycle: list[object] = [reserve()]
+    next(cycle[0])  # type: ignore[call-overload]
+    cycle.append(cycle)
+    del cycle
+    monkeypatch.setattr(budget._changed, "wait", lambda _timeout=None: gc.collect())
+    reservation = budget.reserve(100)
+    thread = threading.Thread(target=reservation.__enter__, daemon=True)
+    thread.start()
+    thread.join(TIMEOUT_SECONDS)
+    assert not thread.is_alive()
+    assert budget.free_bytes == 0
 
 
 def test_malformed_lz4_block_is_damage_with_any_budget() -> None:
