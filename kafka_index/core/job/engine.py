@@ -18,6 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+from kafka_index.core.contexts import deferred_signals
 from kafka_index.core.fs.uris import select_remote
 
 Task = TypeVar("Task")
@@ -468,8 +469,10 @@ class _Run(Generic[Task, Result]):
         pending_results: dict[int, Result] = {}
         next_number = 0
         try:
-            for thread in self._threads:
-                thread.start()
+            # A signal inside `Thread.start` could leave a lock locked that the new thread needs.
+            with deferred_signals():
+                for thread in self._threads:
+                    thread.start()
             while (numbered_result := self._next_result()) is not None:
                 number, result = numbered_result
                 if ordered:

@@ -33,7 +33,7 @@ import random, signal
 from kafka_index.core.job.engine import ThreadEngine
 
 def interrupt(*_):
-    raise KeyboardInterrupt
+    signal.raise_signal(signal.SIGINT)
 
 signal.signal(signal.SIGALRM, interrupt)
 interrupted = 0
