@@ -193,7 +193,9 @@ class BuildResult(Result):
     @property
     def facts(self) -> list[str]:
         """Numbers of index entries and preallocated logs, a note, and assumed settings."""
-        lines = [f"{self.offset_entries:,} offset entries, {self.time_entries:,} time entries"]
+        offset_entries = plural(self.offset_entries, "offset entry", "offset entries")
+        time_entries = plural(self.time_entries, "time entry", "time entries")
+        lines = [f"{offset_entries}, {time_entries}"]
         if self.preallocated:
             lines.append(
                 f"{plural(self.preallocated, 'log ends', 'logs end')} in preallocated zeros, "

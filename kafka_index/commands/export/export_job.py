@@ -15,7 +15,13 @@ from kafka_index.commands.export.request import ExportRequest
 from kafka_index.commands.export.result import ExportResult, ReportedError, SplitResult
 from kafka_index.commands.export.settings import ExportSettings
 from kafka_index.commands.export.table_commit import Tables
-from kafka_index.core.errors import CorruptLogError, KafkaIndexError, PublishError, is_retriable
+from kafka_index.core.errors import (
+    CorruptLogError,
+    KafkaIndexError,
+    PublishError,
+    is_retriable,
+    plural,
+)
 from kafka_index.core.format.times import describe_empty_range
 from kafka_index.core.fs.inputs import reading_inputs, skipped_texts, unread_texts
 from kafka_index.core.fs.paths import absolute_path
@@ -244,7 +250,7 @@ def _keep_earlier_files(task: SplitTask, settings: ExportSettings) -> SplitResul
             ReportedError(
                 task.folder,
                 None,
-                f"the log now has {records} records of offsets {task.first_offset} to "
+                f"the log now has {plural(records, 'record')} of offsets {task.first_offset} to "
                 f"{task.end_offset - 1}, but {task.records_before} were exported, and their data "
                 "files were not replaced; export a complete copy of the log",
             )

@@ -815,7 +815,7 @@ def _gap_loss(
         code = BELOW_COMMITTED
         count = last_offset - first_offset + 1
         description = f"the log ends at {first_offset}, but the checkpoints of the dump contain "
-        description += f"{count} more offsets"
+        description += plural(count, "more offset")
     elif missing_range.location is GapLocation.HEAD:
         description = f"the log start offset is {first_offset}, but {description}"
     elif repair is not None and (

@@ -394,7 +394,11 @@ class RestoreResult(Result):
             logs = plural(len(truncated_partitions), "log")
             facts.append(
                 f"{logs} of {len(self.partitions):,} truncated at {self.until}"
-                + (f"; {empty_count:,} truncated logs are empty" if empty_count else "")
+                + (
+                    f"; {plural(empty_count, 'truncated log is', 'truncated logs are')} empty"
+                    if empty_count
+                    else ""
+                )
             )
         if self.records_by_line:
             facts.append(format_dropped(self.partitions))
@@ -708,7 +712,7 @@ def _list_losses(result: RestoreResult, facts: RunbookFacts) -> Iterator[str]:
     yield from _suggest_salvage_batches(salvaged_partitions)
     if len(salvaged_partitions) > _MAX_LISTED:
         more_count = len(salvaged_partitions) - _MAX_LISTED
-        yield f"  and losses of {more_count} more partitions, in the report"
+        yield f"  and losses of {plural(more_count, 'more partition')}, in the report"
     for topic, groups in facts.groups.items():
         yield f"  {topic} has a new ID. These groups may lose their offsets: {', '.join(groups)}"
     yield from _list_renamed_offsets(result, facts)
@@ -742,7 +746,7 @@ def _suggest_salvage_batches(salvaged_partitions: Sequence[RestoredPartition]) -
             listed_count += 1
             yield (
                 f"  {restored.partition.directory_name}: --salvage batches would keep "
-                f"{kept_offsets:,} more offsets, from intact batches after the damage"
+                f"{plural(kept_offsets, 'more offset')}, from intact batches after the damage"
             )
 
 

@@ -290,7 +290,7 @@ def _format_missing(gaps: Sequence[MissingRange], unnamed: int) -> str:
     more_count = max(len(gaps) - _MAX_RANGES, 0) + unnamed
     ranges = ", ".join(f"{gap.first_offset} to {gap.last_offset}" for gap in gaps[:_MAX_RANGES])
     missing_text = f"offsets {ranges} are missing"
-    return f"{missing_text}, and {more_count} more ranges" if more_count else missing_text
+    return f"{missing_text}, and {plural(more_count, 'more range')}" if more_count else missing_text
 
 
 def _classify_corrupt(stop: ScanStop, effect: str) -> Classification:
@@ -763,7 +763,7 @@ class PartitionVerification:
 
 def _format_loss(lost: LostRecords) -> str:
     offsets = f"offset {lost.first_offset} to {lost.last_offset}"
-    return f"loses or no longer serves {lost.records} records from {offsets}"
+    return f"loses or no longer serves {plural(lost.records, 'record')} from {offsets}"
 
 
 def _read_aborted_txns(merged_files: Mapping[str, bytes], check: SegmentCheck) -> AbortedTxns:

@@ -501,7 +501,7 @@ class Result(ABC):
 
     def _format_hidden_count(self, count: int) -> str:
         """Return the text about rows that are not printed."""
-        return f"and {count:,} more rows; to_arrow() returns all rows"
+        return f"and {plural(count, 'more row')}; to_arrow() returns all rows"
 
     def _conclusion_text(self) -> str:
         """Return the headline, the first unread entry, and the first lost offsets."""

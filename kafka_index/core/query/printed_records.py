@@ -207,7 +207,7 @@ def _decode_rows(rows: pa.RecordBatch) -> list[Decoded | None] | None:
         codes = rows.column(side_names(part)[2]).to_pylist()
         errors = [error or code for error, code in zip(errors, codes, strict=True)]
     return [
-        Decoded(key, value, None if error is None else str(error))
+        Decoded(key or "null", value, None if error is None else str(error))
         for key, value, error in zip(json_by_part[KEY], json_by_part[VALUE], errors, strict=True)
     ]
 

@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from kafka_index.core.errors import plural
 from kafka_index.core.format.checkpoints import parse_leader_epoch_checkpoint
 from kafka_index.core.format.config import DEFAULT_MAX_DECOMPRESSED_BYTES
 from kafka_index.core.format.integers import INT64_MAX
@@ -181,7 +182,7 @@ def _gap_notes(
         )
     if missing_ranges.omitted_counts:
         omitted_count = sum(missing_ranges.omitted_counts.values())
-        yield f"gap: offsets are missing in {omitted_count} more ranges"
+        yield f"gap: offsets are missing in {plural(omitted_count, 'more range')}"
 
 
 def _end_notes(loaded: LoadedPartition, lost_records: LostRecords) -> Iterable[str]:
@@ -275,7 +276,8 @@ def _predict_reappearing_records(
         return replace(predicted, unknown=reason)
     note = (
         f"the log start offset {first_epoch_offset} (from the leader epochs) is lost: "
-        f"{record_count} deleted records reappear, {offsets}"
+        f"{plural(record_count, 'deleted record reappears', 'deleted records reappear')}, "
+        f"{offsets}"
     )
     return replace(predicted, records_back=record_count, notes=(*predicted.notes, note))
 
