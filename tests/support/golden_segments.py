@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PARTITION = "topic-0"
 #: The refusal of a wrong setting, which has no code of its own.
-NO_ROOM = "the maximum index size is less than one entry"
+NO_ROOM = "the largest index size is less than one entry"
 
 
 @dataclass(frozen=True)

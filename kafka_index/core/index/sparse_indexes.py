@@ -97,7 +97,7 @@ class AbstractIndex(SlotSearch, Closeable, ABC):
         created = writable and (growing or in_memory or not os.path.exists(self.path))
         if created and max_index_size < self.entry_size:
             raise ConfigError(
-                "the maximum index size is less than one entry",
+                "the largest index size is less than one entry",
                 path=self.path,
                 expected=f"{self.entry_size} bytes or more",
                 found=max_index_size,
