@@ -1,11 +1,11 @@
-"""Objects that a ``with`` block closes at its end, and blocks that no signal interrupts."""
+"""Objects that a ``with`` block closes at its end, and locks and blocks that withstand signals."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from types import FrameType
 from typing import Self
 
@@ -24,6 +24,17 @@ class Closeable:
     def close(self) -> None:
         """Release all resources."""
         raise NotImplementedError
+
+
+def lock_and_condition() -> tuple[AbstractContextManager[bool], threading.Condition]:
+    """Return a lock and its condition; ``with`` statements must use the lock.
+
+    A signal inside `Condition.__enter__`, which is Python code, would leave the lock locked. The
+    lock is reentrant, because garbage collection can close generators that use the lock, inside
+    such a statement.
+    """
+    lock = threading.RLock()
+    return lock, threading.Condition(lock)
 
 
 @contextmanager

@@ -8,7 +8,6 @@ then form the same chunks, whatever their position in the log.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -28,6 +27,7 @@ from kafka_index.commands.backup.capture import (
 )
 from kafka_index.commands.backup.low_impact_io import Bandwidth, LowImpactReader
 from kafka_index.commands.backup.result import BackedUpPartition, BackupStatus
+from kafka_index.core.contexts import lock_and_condition
 from kafka_index.core.format.integers import INT64_MAX
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.names import CLUSTER_METADATA_TOPIC
@@ -383,11 +383,7 @@ class ChunkUploader:
     def __init__(self, repository: Repository, threads: int) -> None:
         self._repository = repository
         self._executor = ThreadPoolExecutor(threads, "backup")
-        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked. It is reentrant, because garbage collection can close
-        # generators that use it, inside such a statement.
-        self._lock = threading.RLock()
-        self._capacity = threading.Condition(self._lock)
+        self._lock, self._capacity = lock_and_condition()
         self._in_flight = 0
         self._failure: BaseException | None = None
 

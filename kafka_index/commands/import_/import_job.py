@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -26,6 +25,7 @@ from kafka_index.commands.import_.partition_import import (
 from kafka_index.commands.import_.request import ImportRequest, ImportSettings
 from kafka_index.commands.import_.result import ImportedLog, ImportResult
 from kafka_index.commands.import_.table_files import TableFile, sorted_records
+from kafka_index.core.contexts import lock_and_condition
 from kafka_index.core.errors import InputError, plural
 from kafka_index.core.format.names import TopicPartition
 from kafka_index.core.fs.inputs import reading_inputs
@@ -205,11 +205,7 @@ class _QueueSpace:
 
     def __init__(self, max_bytes: int) -> None:
         self.free_bytes = max_bytes
-        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked. It is reentrant, because garbage collection can close
-        # generators that use it, inside such a statement.
-        self.lock = threading.RLock()
-        self.changed = threading.Condition(self.lock)
+        self.lock, self.changed = lock_and_condition()
         self.is_stopped = False
 
     def stop(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import mmap
 import os
 import stat
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import ClassVar
@@ -16,6 +15,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from kafka_index.core.contexts import lock_and_condition
 from kafka_index.core.errors import InputError, KafkaIndexError, PublishError
 from kafka_index.core.format.longs import Longs
 from kafka_index.core.format.records import NO_TIMESTAMP, WARM_BYTES, field_position
@@ -165,38 +165,38 @@ class RemapLock:
     """
 
     def __init__(self) -> None:
-        self._condition = threading.Condition()
+        self._lock, self._changed = lock_and_condition()
         self._readers = 0
         self._writers_waiting = 0
         self._writing = False
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._writing and not self._writers_waiting)
+        with self._lock:
+            self._changed.wait_for(lambda: not self._writing and not self._writers_waiting)
             self._readers += 1
         try:
             yield
         finally:
-            with self._condition:
+            with self._lock:
                 self._readers -= 1
-                self._condition.notify_all()
+                self._changed.notify_all()
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        with self._condition:
+        with self._lock:
             self._writers_waiting += 1
             try:
-                self._condition.wait_for(lambda: not self._writing and not self._readers)
+                self._changed.wait_for(lambda: not self._writing and not self._readers)
             finally:
                 self._writers_waiting -= 1
             self._writing = True
         try:
             yield
         finally:
-            with self._condition:
+            with self._lock:
                 self._writing = False
-                self._condition.notify_all()
+                self._changed.notify_all()
 
 
 class SlotSearch:

@@ -18,7 +18,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Generic, Protocol, Self, TypeVar
 
-from kafka_index.core.contexts import deferred_signals
+from kafka_index.core.contexts import deferred_signals, lock_and_condition
 from kafka_index.core.fs.uris import select_remote
 
 Task = TypeVar("Task")
@@ -453,11 +453,7 @@ class _Run(Generic[Task, Result]):
         self._results: SimpleQueue[tuple[int, Result] | None] = SimpleQueue()
         self._error: BaseException | None = None
         self._is_stopped = False
-        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked. It is reentrant, because garbage collection can close
-        # generators that use it, inside such a statement.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._lock, self._changed = lock_and_condition()
         self._threads = [
             threading.Thread(target=self._work, args=[f"thread{at}"], name=f"{name}_{at}")
             for at in range(threads)

@@ -21,7 +21,7 @@ from collections.abc import Iterator
 import numpy as np
 import pyarrow as pa
 
-from kafka_index.core.contexts import Closeable
+from kafka_index.core.contexts import Closeable, lock_and_condition
 from kafka_index.core.errors import CorruptLogError, TooLargeError
 from kafka_index.core.format.names import COMPRESSION_NAMES
 from kafka_index.core.format.records import MAGIC_RECORD_BATCH
@@ -364,11 +364,7 @@ class DecompressionBudget:
     def __init__(self, max_bytes: int) -> None:
         self.max_bytes = max_bytes
         self._free = max_bytes
-        # `with` statements use the lock, because a signal inside `Condition.__enter__`, which is
-        # Python code, would leave it locked. It is reentrant, because garbage collection can close
-        # generators that use it, inside such a statement.
-        self._lock = threading.RLock()
-        self._changed = threading.Condition(self._lock)
+        self._lock, self._changed = lock_and_condition()
         self._waiting: deque[object] = deque()
 
     @property

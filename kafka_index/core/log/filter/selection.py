@@ -459,7 +459,9 @@ def _rule_and_children(node: _Node) -> tuple[str, list[_Node]]:
                 not any(argument["name"] for argument in arguments)
                 and _FUNCTION_MEMBERS.items() <= others.items()
             )
-            return f"{name}()" if is_plain else "", [node["expression"] for node in arguments]
+            return f"{name}()" if is_plain else "", [
+                argument["expression"] for argument in arguments
+            ]
         case {
             "type": "OPERATOR_CAST",
             "child": child,
